@@ -278,6 +278,24 @@ def test_a_state_loaded_from_eager_goes_on():
     assert_same_state(*optimizers)
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float64])
+@pytest.mark.parametrize("name", ["NAdam", "ASGD", "Rprop"])
+def test_numbers_of_a_loaded_state_in_the_dtype_of_the_parameters(name, dtype):
+    """Loading a state casts all but step counts to the dtype of the parameters, also the numbers that a step decides on."""
+    twins = [[nn.Parameter(torch.linspace(-1, 1, n).to(dtype)) for n in (3, 1, 5)] for _ in range(2)]
+    optimizers = [getattr(torch.optim, name)(twin, lr=0.02) for twin in twins]
+    calls = [optimizers[0].step, treadle.compile(lambda: optimizers[1].step())]
+    for step in range(6):
+        for twin, optimizer, call in zip(twins, optimizers, calls, strict=True):
+            for k, parameter in enumerate(twin):
+                parameter.grad = torch.full_like(parameter, 0.1 * (step + 1 - 2 * k))
+            call()
+            if step == 1:
+                optimizer.load_state_dict(copy.deepcopy(optimizer.state_dict()))
+        for mine, theirs in zip(optimizers[1].state.values(), optimizers[0].state.values(), strict=True):
+            torch.testing.assert_close(mine, theirs, rtol=0.02, atol=1e-3)
+
+
 def test_torch_compile_in_the_same_process_changes_nothing():
     """From its first use on, PyTorch's compiler leaves parts of `torch.optim` to Python."""
     torch.compile(lambda x: x + 1, backend="eager")(torch.ones(2))

@@ -230,7 +230,11 @@ def _from_program(program: Program, choices: Mapping[tuple[str, ...], Any], buil
     phase.check(
         "fuse",
         lambda: format_nodes(nodes),
-        lambda: [*verify_schedule(program, nodes), *verify_in_place(program, nodes, program.in_place)],
+        lambda: [
+            *verify(program),
+            *verify_schedule(program, nodes),
+            *verify_in_place(program, nodes, program.in_place),
+        ],
     )
     nodes = without_copies(nodes, program.in_place)
     with phase("render"):

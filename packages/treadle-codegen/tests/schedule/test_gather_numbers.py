@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import pytest
+
 from treadle_codegen.ir.loops import Program
 from treadle_codegen.ir.text import parse_program
+from treadle_codegen.ir.verify import verify
 from treadle_codegen.schedule.fuse import Node, fuse
 from treadle_codegen.schedule.gather_numbers import gather_numbers
 from treadle_codegen.schedule.in_place import updates_in_place, verify_in_place
@@ -83,6 +86,25 @@ def test_small_updates_are_stored_behind_the_last_check():
     found = updates_in_place(program, nodes)
     assert found == {"y": "x", "a_stored": "s", "b_stored": "t"} and verify_in_place(program, nodes, found) == []
     assert [out.buffer for out in program.outputs] == ["a_stored", "b_stored", "y"]
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_updates_are_copied_as_they_are(dtype):
+    other = f"""\
+output c : {dtype} [] strides [] offset 0
+input r : {dtype} [] strides [] offset 0
+loop other [] reduce [] origins a
+  %0 = load r[0] : {dtype}
+  %1 = cast torch.float32 %0 : float32
+  %2 = neg %1 : float32
+  %3 = cast torch.{dtype} %2 : {dtype}
+  %4 = store c[0] %3 : {dtype}
+"""
+    text = HEAD.replace("inputs s, t, x", "inputs s, t, x, r").replace("outputs ", "outputs view(c, [], [], 0), ")
+    program, nodes = gathered(text + step("s", "a") + other + item("c", "u0") + step("t", "b") + UPDATE)
+    program.updates = {"c": "r"}
+    store_updates_late(program, nodes)
+    assert program.updates == {"c_stored": "r"} and verify(program) == []
 
 
 def test_an_output_that_is_returned_twice_is_left_to_the_caller():

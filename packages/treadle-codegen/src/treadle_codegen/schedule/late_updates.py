@@ -12,7 +12,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from treadle_codegen.ir.loops import Axis, BufferKind, Instr, Load, Loop, Program, Store, View
-from treadle_codegen.ir.ops import compute_dtype
 from treadle_codegen.lower.indexing import axis_symbol, product
 from treadle_codegen.schedule.fuse import Node
 from treadle_codegen.schedule.in_place import may_raise, same_memory, updates_in_place
@@ -64,7 +63,7 @@ def _copy(program: Program, output: str) -> Node:
     axes = [(Axis(axis_symbol(f"i{d}", n), n), s) for d, (n, s) in enumerate(zip(old.shape, old.strides, strict=True))]
     index = sum([axis.symbol * stride for axis, stride in axes], start=0)
     body = (
-        Instr("load", (), compute_dtype(old.dtype), Load(output, index)),
+        Instr("load", (), old.dtype, Load(output, index)),
         Instr("store", (0,), old.dtype, Store(name, index)),
     )
     loop = Loop(f"loop_{name}", tuple([axis for axis, _ in axes]), (), body)
