@@ -3,8 +3,8 @@
     python benchmarks/changing_state.py [--calls 12]    # to benchmarks/results/changing_state.json, table on the terminal
 
 A program (`changing_state_programs.py`) is called so often, with each compiler's default options, and every result is compared with
-eager's. Counted are the graphs that the tracer finishes: the versions of a program where graphs do not break. torch.compile runs them as
-they are; Treadle generates code, since only then its default holds that a call which sets up its own state is run in Python.
+eager's. The graphs that the tracer finishes are counted; where no graph breaks, each of them is a version of the program. torch.compile's
+backend runs the graph as it is. Treadle generates code: only then does it, by default, run a call that sets up its own state in Python.
 """
 
 from __future__ import annotations

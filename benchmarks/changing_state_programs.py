@@ -31,18 +31,28 @@ def tensor(step: int) -> tuple[torch.Tensor]:
     return (torch.full((3,), step + 0.5),)
 
 
+def counting(compute: Callable[[torch.Tensor, int], torch.Tensor]) -> Factory:
+    """Enter a program that counts its calls in an attribute and computes with the count."""
+
+    def factory():
+        state = types.SimpleNamespace(step=0)
+
+        def f(x):
+            state.step += 1
+            return compute(x, state.step)
+
+        return f, tensor
+
+    factory.__name__ = compute.__name__
+    return program(factory)
+
+
 # ---- numbers
 
 
-@program
-def counter_attribute():
-    state = types.SimpleNamespace(step=0)
-
-    def f(x):
-        state.step += 1
-        return x * state.step
-
-    return f, tensor
+@counting
+def counter_attribute(x, step):
+    return x * step
 
 
 @program
@@ -136,39 +146,21 @@ def named_tuple_replaced():
     return f, tensor
 
 
-@program
-def warm_up_of_a_rate():
-    state = types.SimpleNamespace(step=0)
-
-    def f(x):
-        state.step += 1
-        return x * (min(1.0, state.step / 1000) * 0.1)
-
-    return f, tensor
+@counting
+def warm_up_of_a_rate(x, step):
+    return x * (min(1.0, step / 1000) * 0.1)
 
 
-@program
-def every_hundredth_step():
-    state = types.SimpleNamespace(step=0)
-
-    def f(x):
-        state.step += 1
-        if state.step % 100 == 0:
-            return x - 1
-        return x + state.step
-
-    return f, tensor
+@counting
+def every_hundredth_step(x, step):
+    if step % 100 == 0:
+        return x - 1
+    return x + step
 
 
-@program
-def alternating_branch():
-    state = types.SimpleNamespace(step=0)
-
-    def f(x):
-        state.step += 1
-        return x + state.step if state.step % 2 else x * state.step
-
-    return f, tensor
+@counting
+def alternating_branch(x, step):
+    return x + step if step % 2 else x * step
 
 
 @program

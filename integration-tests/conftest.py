@@ -21,13 +21,6 @@ def kernel_cache(tmp_path_factory):
         os.environ["TREADLE_CACHE_DIR"] = before
 
 
-def pytest_configure(config):
-    import torch
-
-    # For the tensors that test modules make while they are imported.
-    torch.manual_seed(int(os.environ.get("TREADLE_TEST_SEED", "0")))
-
-
 os.environ["TREADLE_LEAVE_UNPROFITABLE"] = os.environ["TREADLE_SETUP_IN_EAGER"] = "0"  # for child processes
 
 

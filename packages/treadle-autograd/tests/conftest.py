@@ -8,13 +8,6 @@ import pytest
 import torch
 
 
-def _seed() -> None:
-    torch.manual_seed(int(os.environ.get("TREADLE_TEST_SEED", "0")))
-
-
-_seed()  # for the tensors that test modules make while they are imported
-
-
 @pytest.fixture(autouse=True)
 def seed() -> None:
-    _seed()
+    torch.manual_seed(int(os.environ.get("TREADLE_TEST_SEED", "0")))

@@ -1,4 +1,4 @@
-"""Every test draws the same random tensors, alone or with others, and runs every pass's verifier.
+"""Every test and every module draws the same random tensors, alone or with others, and every pass's verifier runs.
 
 TREADLE_TEST_SEED draws other tensors. `--update-golden` writes the golden files anew instead of comparing (tests/golden).
 """
@@ -39,7 +39,10 @@ def _seed() -> None:
     torch.manual_seed(int(os.environ.get("TREADLE_TEST_SEED", "0")))
 
 
-_seed()  # for the tensors that test modules make while they are imported
+def pytest_collectstart(collector: pytest.Collector) -> None:
+    """Tensors of whole modules are drawn while the module is collected, before any fixture."""
+    if isinstance(collector, pytest.Module):
+        _seed()
 
 
 @pytest.fixture(autouse=True)

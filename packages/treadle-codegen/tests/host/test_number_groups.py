@@ -104,3 +104,19 @@ def test_a_number_that_is_returned_or_taken_by_an_operator(cache: Path) -> None:
     x, t = torch.randn(7), torch.tensor(2.5)
     found = compiled(returned, x, t, cache=cache)(x, t)
     assert torch.equal(found[0], x * 3.5) and found[1] == 7.0 and found[2].tolist() == [3.5, 3.5]
+
+
+def test_of_several_checks_that_fail_the_first_raises(cache: Path) -> None:
+    def checked(x: torch.Tensor, s: torch.Tensor, t: torch.Tensor) -> torch.Tensor:
+        first, second = s.item(), t.item()
+        torch._assert_scalar(first > 0, "first is negative")
+        torch._assert_scalar(second > 0, "second is negative")
+        torch._assert_scalar(first < 5, "first is large")
+        return x * first * second
+
+    x = torch.randn(7, dtype=torch.float64)
+    run = compiled(checked, x, torch.tensor(1.0), torch.tensor(1.0), cache=cache)
+    assert "recheck" in run.host_source
+    for s, t in ((2.0, 3.0), (7.0, 1.0), (7.0, -1.0), (-7.0, -1.0), (1.0, -1.0), (2.0, 2.0)):
+        numbers = torch.tensor(s), torch.tensor(t)
+        assert outcome(run, x, *numbers) == outcome(lambda *a: [checked(*a)], x, *numbers)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from treadle_codegen.ir.loops import Program
+from treadle_codegen.ir.loops import Check, Program
 from treadle_codegen.ir.text import parse_program
 from treadle_codegen.ir.verify import verify
 from treadle_codegen.schedule.fuse import Node, fuse
@@ -75,6 +75,13 @@ def test_a_number_that_needs_another_is_read_behind_it():
     chain = step("t", "b").replace("const 1 : int64", "index u0 : int64")
     _, nodes = gathered(HEAD + step("s", "a") + item("a", "u0") + UPDATE + chain + item("b", "u1"))
     assert written(nodes) == ["a", "$u0", "$u0", "b", "$u1", "$u1", "y"]
+
+
+def test_checks_stay_in_their_order():
+    head = HEAD.replace("runtime u1", "runtime u2 None None\nruntime u1")
+    chain = step("t", "b").replace("const 1 : int64", "index u0 : int64")
+    _, nodes = gathered(head + step("s", "a") + item("a", "u0") + UPDATE + chain + item("b", "u1") + item("s", "u2"))
+    assert [node.item.name for node in nodes if isinstance(node.item, Check)] == ["check_u0", "check_u1", "check_u2"]
 
 
 def test_small_updates_are_stored_behind_the_last_check():

@@ -44,9 +44,7 @@ def make_plan(program: Program, nodes: Sequence[Node], renderer: Renderer) -> Ex
     ends: dict[int, int] = {}
     start, end = 0, 0
     run: list[RenderedKernel] = []
-    last: NumberRun | None = (
-        None  # of the segment under construction, whose numbers the host looks at before it goes on
-    )
+    last: NumberRun | None = None  # ends the segment under construction: the host looks for doubts before it goes on
     for k, node in enumerate([*nodes, None]):
         if k < end and k not in kernels:
             continue

@@ -315,25 +315,24 @@ def _write_segment(writer: HostWriter, segment: Segment) -> None:
 
 
 def _write_recheck(writer: HostWriter, segment: Segment) -> None:
-    """Where kernels are in doubt about numbers, have them computed and checked in Python; and read those that the host needs."""
-    slots = writer.plan.slots
-    lines: list[str] = []
-    known: set[Any] = set()
-    for group in segment.numbers:
-        bound = [symbol for step in group.steps for symbol in bound_symbols(step)]
-        for symbol in (*group.inputs, *bound):
-            if symbol not in known:
-                known.add(symbol)
-                lines.append(f"{symbol.name} = pf[{slots[slot_key(symbol)]}]")
-        for step in group.steps:
-            if isinstance(step, Check):
-                lines.append(f"if not ({plain_text(step.condition)}): fail(w, {step.error!r}, {step.message!r})")
-        numbers = [result for result in group.results if result not in known]
-        lines += [f"pf[{slots[slot_key(number)]}] = {plain_text(number)}" for number in numbers]
+    """Where kernels are in doubt about numbers, have them checked in the order of the program and computed in Python; and read those that
+    the host needs."""
+    slots, groups = writer.plan.slots, segment.numbers
+    bound = dict.fromkeys(symbol for group in groups for step in group.steps for symbol in bound_symbols(step))
+    known = bound | dict.fromkeys(symbol for group in groups for symbol in group.inputs)
+    in_groups = {id(step) for group in groups for step in group.steps}
+    checks = [n.item for n in writer.plan.nodes if isinstance(n.item, Check) and id(n.item) in in_groups]
+    computed = [result for group in groups for result in group.results if result not in known]
+    read = {symbol: f"{symbol.name} = pf[{slots[slot_key(symbol)]}]" for symbol in known}
+    lines = [
+        *read.values(),
+        *(f"if not ({plain_text(check.condition)}): fail(w, {check.error!r}, {check.message!r})" for check in checks),
+        *(f"pf[{slots[slot_key(number)]}] = {plain_text(number)}" for number in computed),
+    ]
     writer.line(f"if w.error.value: recheck(w, {writer.constant(chr(10).join(lines))})")
-    for symbol in [symbol for group in segment.numbers for step in group.steps for symbol in bound_symbols(step)]:
+    for symbol in bound:
         if symbol in writer.needed:
-            writer.line(f"{symbol.name} = pf[{slots[slot_key(symbol)]}]")
+            writer.line(read[symbol])
 
 
 def _write_index_check(writer: HostWriter, segments: Sequence[Segment]) -> None:

@@ -2,6 +2,8 @@
 
     k0; u0 = item(a); check(u0); k1; u1 = item(b); check(u1); k2(u0, u1)
 ==> k0; k1; u0 = item(a); check(u0); u1 = item(b); check(u1); k2(u0, u1)
+
+Checks stay in their order: where several fail, the first one raises.
 """
 
 from __future__ import annotations
@@ -50,8 +52,11 @@ def _gathered(nodes: list[Node]) -> list[Node]:
             for other in before[k]:
                 leads[other] = True
     levels: list[int] = []
-    for k in range(len(nodes)):
+    checked = 0  # the level of the last check
+    for k, node in enumerate(nodes):
         levels.append(max([levels[other] + (numbers[other] and not numbers[k]) for other in before[k]], default=0))
+        if isinstance(node.item, Check):
+            levels[k] = checked = max(levels[k], checked)
     order = sorted(range(len(nodes)), key=lambda k: (not leads[k], levels[k] if leads[k] else 0, numbers[k], k))
     return [nodes[k] for k in order]
 
