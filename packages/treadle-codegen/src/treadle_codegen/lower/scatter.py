@@ -21,6 +21,7 @@ from treadle_codegen.lower.context import Lowering
 from treadle_codegen.lower.gather import is_index, position
 from treadle_codegen.lower.indexing import Shape, as_shape, broadcast_index, contiguous
 from treadle_codegen.lower.loop_builder import LoopBuilder
+from treadle_codegen.lower.masked import is_mask, put_at_mask
 from treadle_codegen.lower.nest import record_nest
 from treadle_codegen.lower.overwrite import changeable
 from treadle_codegen.lower.registry import lowering
@@ -116,6 +117,8 @@ def _scattered(
 def index_put(
     lw: Lowering, x: TensorExpr, indices: Sequence[TensorExpr | None], values: TensorExpr, accumulate: bool = False
 ) -> TensorExpr | None:
+    if any(map(is_mask, indices)):
+        return put_at_mask(lw, x, indices, values, accumulate)
     mode = "add" if accumulate else "overwrite"
     given = {d: i for d, i in enumerate(indices) if i is not None}
     if why_not_loop(lw, x, mode) or values.dtype != x.dtype or not given or not all(map(is_index, given.values())):
