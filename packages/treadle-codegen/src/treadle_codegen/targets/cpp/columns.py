@@ -13,14 +13,22 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-from treadle_codegen.ir.loops import Axis
+from treadle_codegen.ir.loops import Axis, Instr, IntLike, Loop, symbols_of
 from treadle_codegen.ir.ops import OPS, Cost
-from treadle_codegen.schedule.access import loop_reads
+from treadle_codegen.schedule.access import loop_reads, loop_writes, split_index
 from treadle_codegen.schedule.kernel import Kernel, linear_coefficients_of
 from treadle_codegen.targets.cpp.ops import C_TYPES, constant
-from treadle_codegen.targets.cpp.section import BLOCK, IDENTITY, Accumulator, SectionPrinter, worst
+from treadle_codegen.targets.cpp.section import (
+    BLOCK,
+    IDENTITY,
+    Accumulator,
+    SectionPrinter,
+    positions_to_check,
+    why_varies,
+    worst,
+)
 from treadle_codegen.targets.renderer import split_at_reduce
-from treadle_shapes.expr import Expr
+from treadle_shapes.expr import Expr, Symbol
 
 if TYPE_CHECKING:
     from treadle_codegen.targets.cpp.renderer import KernelWriter
@@ -46,10 +54,15 @@ def why_not_columns(kernel: Kernel) -> str | None:
     if isinstance(column.extent, int) and column.extent < _MIN_COLUMNS:
         return "too few columns"
     unit = False
+    written = {access.buffer for member in section.members for access in loop_writes(member)}
     for member in section.members:
         for instr in member.body:
-            if instr.op in ("indirect_load", "indirect_store") or (instr.op == "store" and instr.attr.mode == "add"):
-                return "memory is addressed through data or added to"
+            if instr.op == "indirect_store" or (instr.op == "store" and instr.attr.mode == "add"):
+                return "memory is written to through data or added to"
+            if instr.op == "indirect_load":
+                if not _is_row_of_data(member, instr, column.symbol, written):
+                    return "positions that are data change along the columns"
+                unit = True
             if instr.op == "reduce" and instr.attr in ("argmax", "argmin"):
                 return "positions are found one by one"
         for access in loop_reads(member):
@@ -60,6 +73,22 @@ def why_not_columns(kernel: Kernel) -> str | None:
                 return "not contiguous along the columns"
             unit = unit or strides[1] == 1
     return None if unit else "nothing is read along the columns"
+
+
+def _is_row_of_data(loop: Loop, load: Instr, column: Symbol, written: set[str]) -> bool:
+    """Whether a load reads along the columns what stands in memory one after the other: `table[index[row], column]`."""
+    stride = 0
+    for k, step in zip(load.args, load.attr[1], strict=True):
+        position = loop.body[k]
+        if why_varies(loop, k, column, written) is None:
+            continue
+        split = split_index(position.attr, [column]) if position.op == "index" else None
+        if split is None or column in symbols_of(split[1]) or not isinstance(step, int):
+            return False
+        if not isinstance(split[0][0], int):
+            return False
+        stride += split[0][0] * step
+    return stride == 1
 
 
 def block_width(columns: Axis) -> int:
@@ -81,6 +110,7 @@ class ColumnPrinter(SectionPrinter):
     def write(self) -> None:
         writer, axes, column = self.writer, self.section.axes, self.writer.kernel.outer[-1]
         width, extent, name = block_width(column), writer.index(column.extent), column.symbol.name
+        self.checks = any(i.op == "indirect_load" for member in self.section.members for i in member.body)
         step = str(width)
         if not isinstance(column.extent, int):
             # A specialised kernel knows their number; this is the width that `block_width` has where nothing divides it.
@@ -88,7 +118,7 @@ class ColumnPrinter(SectionPrinter):
             constant_p = f"__builtin_constant_p({extent}) && {extent} > {width}"
             writer.line(f"const i64 width = {constant_p} ? {_WIDTH} : {width};")
         if self.parallel:
-            writer.line(f"#pragma omp parallel for num_threads({writer.threads})")
+            writer.line(f"#pragma omp parallel for num_threads({writer.threads}){self._bad_clause()}")
         writer.line(f"for (i64 {name}b = 0; {name}b < {extent}; {name}b += {step}) {{")
         writer.depth += 1
         self.lanes = str(width)
@@ -150,6 +180,7 @@ class ColumnPrinter(SectionPrinter):
         """
         name, extent = axis.symbol.name, self.writer.index(axis.extent)
         first, end = "0", extent
+        positions = self._positions_of_rows()
         if totals:
             self.writer.line(f"for (i64 {name}b = 0; {name}b < {extent}; {name}b += {BLOCK}) {{")
             self.writer.depth += 1
@@ -157,7 +188,7 @@ class ColumnPrinter(SectionPrinter):
                 self._fill(acc.name, "0")
             self.writer.line(f"const i64 {name}e = {name}b + {BLOCK} < {extent} ? {name}b + {BLOCK} : {extent};")
             first, end = f"{name}b", f"{name}e"
-        if self._is_light() and not (isinstance(axis.extent, int) and axis.extent < 2 * _ROWS):
+        if not self.checks and self._is_light() and not (isinstance(axis.extent, int) and axis.extent < 2 * _ROWS):
             self.writer.line(f"i64 {name}q = {first};")
             self.writer.line(f"for (; {name}q + {_ROWS} <= {end}; {name}q += {_ROWS}) {{")
             self.writer.depth += 1
@@ -171,24 +202,43 @@ class ColumnPrinter(SectionPrinter):
             first = f"{name}q"
         self.writer.line(f"for (i64 {name} = {first}; {name} < {end}; ++{name}) {{")
         self.writer.depth += 1
+        self.inner_values.clear()
+        for m, loop, k, size in positions:
+            index = self._value(m, loop, k, {}, outer=False)
+            if (index, size) not in self.checked:
+                self.checked[(index, size)] = self._check(index, size)
         self._open_lanes()
-        self._write_members()
+        self._write_members(clear=not positions)
         self.writer.close(2)
+
+    def _positions_of_rows(self) -> list[tuple[int, Loop, int, IntLike]]:
+        """The positions to check that are the same in all columns: member, loop, instruction, size. Others are checked in every lane."""
+        found: list[tuple[int, Loop, int, IntLike]] = []
+        column = self.writer.kernel.outer[-1].symbol
+        written = {access.buffer for member in self.section.members for access in loop_writes(member)}
+        for m, loop in enumerate(self.section.members):
+            for k, size in positions_to_check(loop, self.writer.ranges):
+                if why_varies(loop, k, column, written) is None:
+                    found.append((m, loop, k, size))
+                else:
+                    self.checks_inside = True
+        return found
 
     def _is_light(self) -> bool:
         """Whether repeating the body costs little text and few registers."""
         costs = [OPS[instr.op].cost for member in self.section.members for instr in member.body if instr.op in OPS]
         return len(costs) <= _LIGHT_BODY and max(costs, default=0) < Cost.DIVIDE
 
-    def _write_members(self) -> None:
-        self.inner_values.clear()  # of another row
+    def _write_members(self, *, clear: bool = True) -> None:
+        if clear:
+            self.inner_values.clear()  # of another row
         self.inner_stored.clear()
         for m, loop in enumerate(self.section.members):
             self._instructions(m, loop, 0, split_at_reduce(loop), outer=False)
 
     def _open_lanes(self) -> None:
         name = self.writer.kernel.outer[-1].symbol.name
-        self.writer.line("#pragma omp simd")
+        self.writer.line(f"#pragma omp simd{self._simd_clauses(())}")
         self.writer.line(f"for (i64 l = 0; l < {self.lanes}; ++l) {{")
         self.writer.depth += 1
         self.writer.line(f"const i64 {name} = {name}b + l;")

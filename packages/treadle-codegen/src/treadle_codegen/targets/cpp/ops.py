@@ -82,6 +82,8 @@ def cast(value: str, source: torch.dtype, target: torch.dtype) -> str:
         return value
     if target is torch.bool:
         return f"{value} != 0"
+    if source is torch.bool and target in _FLOATS:  # g++ 12 converts one bool at a time, and so the whole loop
+        return f"({value} ? {constant(1, target)} : {constant(0, target)})"
     if target is torch.bfloat16:
         return f"from_bf16(to_bf16((float){value}))"
     if target is torch.float16:

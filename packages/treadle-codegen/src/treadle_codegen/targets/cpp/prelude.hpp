@@ -203,7 +203,11 @@ INLINE bool t_signbit(double a) { return __builtin_copysign(1.0, a) < 0; }
 template <class T> INLINE T t_sign(T a) { return (T)((a > 0) - (a < 0)); }
 
 // Integer division: C truncates, Python and torch round down
-template <class T> INLINE T int_floordiv(T a, T b) { T q = (T)(a / b); return (T)(q - ((a % b != 0) && ((a < 0) != (b < 0)))); }
+template <class T> INLINE T int_floordiv(T a, T b) {
+  if (b > 0) { T s = (T)-(a < 0); return (T)(((T)(a ^ s) / b) ^ s); }  // ~(~a / b) where a is negative: half the time for a constant
+  T q = (T)(a / b);
+  return (T)(q - ((a % b != 0) && ((a < 0) != (b < 0))));
+}
 template <class T> INLINE T int_mod(T a, T b) { T r = (T)(a % b); return (T)(r + (((r != 0) && ((r < 0) != (b < 0))) ? b : 0)); }
 INLINE i64 treadle_floordiv(i64 a, i64 b) { return int_floordiv(a, b); }
 INLINE i64 treadle_mod(i64 a, i64 b) { return int_mod(a, b); }

@@ -34,6 +34,8 @@ if TYPE_CHECKING:
 
 BLOCK = 4096  # longest run summed in one go; float sums of longer runs add up blocks in double
 
+_SHORT = 4  # points of a last axis that are written out
+_LONG_BODY = 128  # instructions, of all those points
 _LONG_ROW = 256
 _LIGHT_BODY = 8  # instructions
 
@@ -86,6 +88,9 @@ class SectionPrinter(InstructionWriter):
             for m, loop in enumerate(self.section.members):
                 self._instructions(m, loop, 0, len(loop.body), outer=True)
             return
+        if why_not_unrolled(self.section) is None:
+            self._write_unrolled()
+            return
         opened = self._open_outer()
         self._check_rows()
         within, blocked = self._open_blocks(axes[-1])
@@ -110,6 +115,30 @@ class SectionPrinter(InstructionWriter):
             writer.close(1)
         writer.close(opened)
         self._finish()
+
+    def _write_unrolled(self) -> None:
+        """The points along the last axis one after the other, in a SIMD loop over the axis before it."""
+        writer, axes = self.writer, self.section.axes
+        *around, row, last = axes
+        if around:
+            self._share()
+        for axis in around:
+            writer.open_loop(axis)
+        threads = f" parallel for simd num_threads({writer.threads})" if self.parallel and not around else " simd"
+        writer.line(f"#pragma omp{threads}")
+        writer.line(
+            f"for (i64 {row.symbol.name} = 0; {row.symbol.name} < {writer.index(row.extent)}; ++{row.symbol.name}) {{"
+        )
+        writer.depth += 1
+        assert isinstance(last.extent, int)
+        for k in range(last.extent):
+            writer.line(f"{{ const i64 {last.symbol.name} = {k};")
+            writer.depth += 1
+            self.inner_values.clear()
+            self.inner_stored.clear()
+            self._write_bodies()
+            writer.close(1)
+        writer.close(len(around) + 1)
 
     # -- loops and accumulators
 
@@ -499,6 +528,21 @@ def why_not_streams(section: Section, parallel: bool) -> str | None:
             return "a store, a read at positions that are data, or an expensive operation"
         if instr.op == "reduce" and instr.attr in ("argmax", "argmin"):
             return "positions are found one by one"
+    return None
+
+
+def why_not_unrolled(section: Section) -> str | None:
+    """Why the last axis of a section is a loop of its own, or None: it is as short as the parts of a complex number, or coordinates."""
+    if len(section.axes) < 2 or any(member.reduce_axes for member in section.members):
+        return "one axis, or a reduction"
+    row, last = section.axes[-2].extent, section.axes[-1].extent
+    if not isinstance(last, int) or last > _SHORT or (isinstance(row, int) and row <= _SHORT):
+        return "not one short axis"
+    if last * sum(len(member.body) for member in section.members) > _LONG_BODY:
+        return "a long body"
+    for instr in (instr for member in section.members for instr in member.body):
+        if instr.op in ("indirect_load", "indirect_store") or (instr.op == "store" and instr.attr.mode == "add"):
+            return "memory is addressed through data or added to"
     return None
 
 
