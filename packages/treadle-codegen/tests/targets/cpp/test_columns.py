@@ -105,3 +105,35 @@ def test_a_vector_times_a_matrix(shape: tuple[int, int], cache: Path) -> None:
     graph = compile_graph(capture(lambda w, v: (w * v[:, None]).sum(0), [w, v]), [w, v], options=options)
     assert in_columns(graph.source)
     torch.testing.assert_close(graph(w, v)[0].double(), w.double().t() @ v.double(), rtol=1e-5, atol=1e-4)
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("width", [8, 64, 300])
+def test_sums_of_gathered_rows_go_down_columns(width: int, threads: int, cache: Path) -> None:
+    table, index = torch.randn(50, width), torch.randint(0, 50, (70, 33))
+    options = CodegenOptions(threads=threads, cache_dir=cache, verify=True)
+
+    def function(index: torch.Tensor, table: torch.Tensor) -> torch.Tensor:
+        return torch.nn.functional.embedding(index, table).sum(1)
+
+    graph = compile_graph(capture(function, [index, table]), [index, table], options=options)
+    assert in_columns(graph.source)
+    torch.testing.assert_close(graph(index, table)[0], function(index, table.double()).float())
+    index[40, 3] = 50
+    with pytest.raises(IndexError, match="out of range"):
+        graph(index, table)
+    index[40, 3] = 49
+    torch.testing.assert_close(graph(index, table)[0], function(index, table.double()).float())
+
+
+def test_gathered_columns_do_not(cache: Path) -> None:
+    x, index = torch.randn(40, 50), torch.randint(0, 50, (64,))
+
+    def function(x: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
+        return x[:, index].sum(0)
+
+    graph = compile_graph(
+        capture(function, [x, index]), [x, index], options=CodegenOptions(cache_dir=cache, verify=True)
+    )
+    assert not in_columns(graph.source)
+    torch.testing.assert_close(graph(x, index)[0], function(x, index))

@@ -147,3 +147,21 @@ def test_the_larger_of_any_two_values(dtype: torch.dtype) -> None:
 
     found = compile_graph(capture(both, (x, y)), (x, y))(x, y)
     torch.testing.assert_close(found, [*both(x, y)], rtol=0, atol=0, equal_nan=True)
+
+
+@pytest.mark.parametrize(
+    "dtype", [torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64], ids=lambda t: str(t)[6:]
+)
+@pytest.mark.parametrize("divisor", [1, 2, 7, 100, -1, -7])
+def test_integers_are_divided_downwards(dtype: torch.dtype, divisor: int) -> None:
+    if divisor < 0 and dtype == torch.uint8:
+        pytest.skip("uint8 holds no negative divisor")
+    info = torch.iinfo(dtype)
+    lowest = info.min + (divisor == -1)  # the quotient of the other one does not fit
+    x = torch.cat([torch.arange(max(lowest, -300), min(info.max, 300)), torch.tensor([lowest, info.max])]).to(dtype)
+    y = torch.full_like(x, divisor)
+
+    def function(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        return torch.stack([x // divisor, x // y, x % divisor, x % y])
+
+    assert torch.equal(compile_graph(capture(function, (x, y)), (x, y))(x, y)[0], function(x, y))

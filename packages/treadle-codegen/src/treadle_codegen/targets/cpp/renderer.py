@@ -26,7 +26,7 @@ from treadle_codegen.targets.cpp.tiling import DEFAULT, CppTiling, candidates
 from treadle_codegen.targets.cpp.vector_math import definitions
 from treadle_codegen.targets.renderer import NumberGroup, RenderedKernel, Segment, function_name, numbers_of, slot_key
 from treadle_codegen.targets.structure import renamed, structure_of
-from treadle_shapes.expr import Range, Symbol, to_cpp
+from treadle_shapes.expr import Range, Symbol, simplify, to_cpp
 
 PRELUDE = Path(__file__).with_name("prelude.hpp")
 _PARALLEL_WORK = 1 << 14  # fewer points than this are not worth waking threads for
@@ -48,6 +48,7 @@ class KernelWriter:
     )  # parameters for the memory of local buffers too long for an array
     written: set[str] = field(default_factory=set)
     ranges: dict[Symbol, Range] = field(default_factory=dict)
+    is_narrowed: bool = False
     tails: set[str] = field(default_factory=set)  # rows whose last, partial chunk has a place of its own
     checks_bounds: bool = False
     why_not_constant: str | None = None  # why results might depend on which of the numbers are constants
@@ -82,7 +83,12 @@ class KernelWriter:
         return str(e) if isinstance(e, int) else self.condition(e)
 
     def condition(self, e: Any) -> str:
-        return to_cpp(e, self.ranges, self.names)
+        return to_cpp(simplify(e, self.ranges) if self.is_narrowed else e, self.ranges, self.names)
+
+    def narrow(self, symbol: Symbol, values: Range) -> None:
+        """Write what follows for these values of a loop's symbol only."""
+        self.ranges[symbol] = values
+        self.is_narrowed = True
 
     def open_loop(self, axis: Axis) -> None:
         name = axis.symbol.name

@@ -24,6 +24,7 @@ from treadle_codegen.targets.cpp.ops import (
     read_memory,
     write_memory,
 )
+from treadle_codegen.targets.cpp.pieces import linear_pieces
 from treadle_codegen.targets.cpp.vector_math import sleef_call
 from treadle_codegen.targets.instructions import InstructionWriter
 from treadle_codegen.targets.renderer import split_at_reduce
@@ -100,6 +101,8 @@ class SectionPrinter(InstructionWriter):
             writer.uses.add("streams")
         if in_streams and self.streams > 1:
             self._write_streams(axes[-1], *bounds)
+        elif pieces := [] if self.parallel else linear_pieces(self.section, axes[-1], writer.ranges):
+            self._write_pieces(axes[-1], pieces)
         else:
             self._open_innermost(axes[-1], *bounds)
             self._write_bodies()
@@ -276,6 +279,18 @@ class SectionPrinter(InstructionWriter):
         for m, loop in enumerate(self.section.members):
             end = split_at_reduce(loop) if loop.reduce_axes else len(loop.body)
             self._instructions(m, loop, 0, end, outer=False)
+
+    def _write_pieces(self, axis: Axis, pieces: list[tuple[int, int]]) -> None:
+        """The innermost loop in pieces, in each of which positions are simpler."""
+        whole = self.writer.ranges[axis.symbol]
+        for first, end in pieces:
+            self.writer.narrow(axis.symbol, Range(first, end - 1))
+            self.inner_values.clear()
+            self.inner_stored.clear()
+            self._open_innermost(axis, str(first), str(end))
+            self._write_bodies()
+            self.writer.close(1)
+        self.writer.narrow(axis.symbol, whole)
 
     def _write_streams(self, axis: Axis, first: str, end: str) -> None:
         """The innermost loop of a light reduction in several streams, each a part of the axis with accumulators of its own.

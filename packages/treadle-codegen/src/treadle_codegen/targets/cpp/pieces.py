@@ -1,0 +1,83 @@
+"""Parts of an innermost loop in which its positions are linear: one that is clamped or chosen keeps the whole loop from being vectorised.
+
+for j < 58: b1[j] = b0[min(55, max(0, j - 1))]        becomes
+
+j = 0: b1[j] = b0[0];    for 1 <= j < 56: b1[j] = b0[j - 1];    for 56 <= j < 58: b1[j] = b0[55]
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+from treadle_codegen.ir.loops import Axis, IntLike, Load
+from treadle_codegen.schedule.access import split_index
+from treadle_codegen.schedule.kernel import Section
+from treadle_shapes.expr import BoolExpr, Expr, Fn, Range, Symbol, children, free_symbols, simplify
+
+_MOST = 5  # pieces; reflection on both sides needs three
+
+
+def linear_pieces(section: Section, axis: Axis, ranges: Mapping[Symbol, Range]) -> list[tuple[int, int]]:
+    """First position and end of each piece, in order; none where the loop is better left whole."""
+    if not isinstance(axis.extent, int) or any(member.reduce_axes for member in section.members):
+        return []
+    positions = [e for e in _positions(section) if any(True for _ in _choices(e, axis.symbol))]
+    if not positions:
+        return []
+    found: list[tuple[int, int]] = []
+    waiting = [(0, axis.extent)]
+    while waiting:
+        first, end = waiting.pop()
+        inside = [simplify(e, {**ranges, axis.symbol: Range(first, end - 1)}) for e in positions]
+        at = next((at for e in inside for at in _changes(e, axis.symbol) if first < at < end), None)
+        if at is None:
+            found.append((first, end))
+        else:
+            waiting += [(at, end), (first, at)]
+        if len(found) + len(waiting) > _MOST:
+            return []
+    return found if len(found) > 1 else []
+
+
+def _positions(section: Section) -> list[Expr]:
+    """Where the members of a section read."""
+    loads = [i.attr for member in section.members for i in member.body if i.op == "load" and isinstance(i.attr, Load)]
+    return [e for e in dict.fromkeys(load.index for load in loads) if isinstance(e, Expr)]
+
+
+def _choices(e: Any, symbol: Symbol) -> Iterator[Fn | BoolExpr]:
+    """The minima, maxima and comparisons in an expression that depend on a symbol, the innermost first."""
+    if symbol not in free_symbols(e):
+        return
+    for part in children(e):
+        yield from _choices(part, symbol)
+    if isinstance(e, Fn) and e.op in ("min", "max"):
+        yield e
+    elif isinstance(e, BoolExpr) and e.op in ("le0", "eq0", "ne0"):
+        yield e
+
+
+def _changes(e: IntLike, symbol: Symbol) -> Iterable[int]:
+    """The positions along a symbol from which on a choice in an expression comes out differently."""
+    for choice in _choices(e, symbol):
+        if isinstance(choice, BoolExpr):
+            yield from _sign_changes(choice.args[0], symbol, choice.op == "le0")
+            continue
+        for k, a in enumerate(choice.args):
+            for b in choice.args[:k]:
+                yield from _sign_changes(a - b, symbol, True)
+
+
+def _sign_changes(difference: IntLike, symbol: Symbol, ordered: bool) -> Iterable[int]:
+    """Where a linear expression begins or ceases to be at most 0, or (not `ordered`) to be 0."""
+    split = split_index(difference, [symbol])
+    if split is None:
+        return
+    step, rest = split[0][0], split[1]
+    if not isinstance(step, int) or not isinstance(rest, int) or step == 0:
+        return
+    if ordered:
+        yield -rest // step + 1 if step > 0 else -(-rest // -step)
+    elif rest % step == 0:
+        yield from (-rest // step, -rest // step + 1)
