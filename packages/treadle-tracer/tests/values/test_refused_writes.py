@@ -91,3 +91,36 @@ def test_in_place_by_argument(name):
     for _ in range(2):
         expected = outcome(program, lambda: torch.arange(-3.0, 12.0).view(5, 3))
         assert outcome(run, lambda: torch.arange(-3.0, 12.0).view(5, 3)) == expected
+
+
+def outcome_of(run, make):
+    """As `outcome`; tensors of inference mode have no version."""
+    SEEN[0], x = None, make()
+    try:
+        found = run(x).tolist()
+    except RuntimeError as error:
+        found = str(error)
+    return found, SEEN[0], x.tolist(), x.shape, x.stride()
+
+
+def made_in_inference_mode():
+    with torch.inference_mode():
+        return torch.arange(15.0).view(5, 3)
+
+
+@pytest.mark.parametrize("name", (*(REFUSED.keys() - {"dropout by position", "normal_"}), *TAKEN, *CAPTURED))
+def test_of_a_tensor_made_in_inference_mode_after_others(name):
+    program = program_of((REFUSED | TAKEN | CAPTURED)[name])
+    run, _ = compiled(program)
+    for make in (lambda: torch.arange(15.0).view(5, 3), made_in_inference_mode, lambda: torch.ones(5, 3)):
+        assert outcome_of(run, make) == outcome_of(program, make)
+
+
+def test_checkpoint_of_a_tensor_made_in_inference_mode_after_others():
+    def program(x):
+        SEEN[0] = x.shape
+        return torch.utils.checkpoint.checkpoint(lambda x: x + 2, x, use_reentrant=False)
+
+    run, _ = compiled(program)
+    for make in (lambda: torch.ones(5, 3), made_in_inference_mode, lambda: torch.ones(5, 3)):
+        assert outcome_of(run, make) == outcome_of(program, make)

@@ -13,8 +13,9 @@ from treadle_tracer.errors import Unsupported
 from treadle_tracer.values import differentiation, unbacked
 from treadle_tracer.values.arrays import ArrayValue
 from treadle_tracer.values.base import NONE, Constant, LazyValue
-from treadle_tracer.values.call_effects import written_arguments
+from treadle_tracer.values.call_effects import storages, written_arguments
 from treadle_tracer.values.floats import is_float
+from treadle_tracer.values.refused_writes import guard_normal
 from treadle_tracer.values.rules import autograd_functions
 from treadle_tracer.values.rules.numpy_arrays import tensor_of_array
 from treadle_tracer.values.rules.rule import Apply, Args, Effect, Kwargs, Rule, members
@@ -69,6 +70,10 @@ def _checkpoint(tx: TraceContext, args: Args, kwargs: Kwargs) -> Value:
     given = {name: value for name, value in kwargs.items() if name not in own}
     if not torch.is_grad_enabled() or tx.graph.checkpoint is not None:
         return args[0].call(tx, args[1:], given)
+    for fake in [fake for value in (*args[1:], *given.values()) if (fake := getattr(value, "fake", None)) is not None]:
+        if storages(fake) & tx.symbols.inference_storages:
+            raise Unsupported("torch-call-raises", "checkpoint saves no tensor that was made in inference mode")
+        guard_normal(tx, fake)
     first, before = tx.graph.calls, tx.mutations.writes_outside
     tx.graph.checkpoint = first
     try:
