@@ -37,8 +37,11 @@ def checks(tensor: torch.Tensor, dynamic_dims: tuple[int, ...] = ()) -> list[Ten
         found.append(((("apply", torch.Tensor.is_conj),), "is", tensor.is_conj(), f"is_conj() is {tensor.is_conj()}"))
     if type(tensor) is not torch.nn.Parameter and (tensor.dtype.is_floating_point or tensor.dtype.is_complex):
         found.append(((("apply", torch.Tensor.is_neg),), "is", tensor.is_neg(), f"is_neg() is {tensor.is_neg()}"))
-    if tensor.is_inference():
-        found.append(((("apply", torch.Tensor.is_inference),), "is", True, "is_inference()"))
+    if (
+        tensor.is_inference() or not torch.is_inference_mode_enabled()
+    ):  # outside of that mode writes to such tensors raise
+        text = f"is_inference() is {tensor.is_inference()}"
+        found.append(((("apply", torch.Tensor.is_inference),), "is", tensor.is_inference(), text))
     return found
 
 

@@ -63,7 +63,7 @@ def image_of(tensor: torch.Tensor, handle_offset: int, has_data: bool) -> Any:
 
     fields = [(*layout.data, _WORD, True, None)] if has_data else []
     fields += _history(layout, tensor)
-    implies = ("requires_grad", torch.Tensor.is_neg, torch.Tensor.is_conj)
+    implies = ("requires_grad", torch.Tensor.is_neg, torch.Tensor.is_conj, torch.Tensor.is_inference)
     return treadle_frame.NativeImage(layout.ranges(tensor.dim()), tuple(fields), implies)
 
 
@@ -223,6 +223,9 @@ def _different() -> Iterator[torch.Tensor]:
     yield torch.empty(16, dtype=torch.float32, device="meta")
     yield torch.zeros(16, dtype=torch.float32, requires_grad=True)
     yield torch.zeros(16, dtype=torch.float32, requires_grad=True) * 1
+    with torch.inference_mode():
+        inference = torch.zeros(16, dtype=torch.float32)
+    yield inference
     freed = torch.zeros(16, dtype=torch.float32)
     freed.untyped_storage().resize_(0)
     yield freed

@@ -5,18 +5,14 @@ inference mode. The graph breaks in front of them, so that what the program has 
 from __future__ import annotations
 
 from collections.abc import Collection
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import fx
 
 from treadle_shapes.torch import Kind
 from treadle_shapes.torch import operator as operator_record
-from treadle_tracer.source import ApplySource
 from treadle_tracer.values.call_effects import storages, written_arguments
-
-if TYPE_CHECKING:
-    from treadle_tracer.values.value import TraceContext
 
 
 def why_not_run(node: fx.Node, made_in_inference_mode: Collection[int]) -> str | None:
@@ -35,20 +31,6 @@ def why_not_run(node: fx.Node, made_in_inference_mode: Collection[int]) -> str |
     return None
 
 
-def guard_written(tx: TraceContext, node: fx.Node) -> None:
-    """Rely on what the call of a node writes to not having been made in inference mode."""
-    if not torch.is_inference_mode_enabled():
-        for argument in written_arguments(node):
-            guard_normal(tx, argument.meta.get("example_value"))
-
-
-def guard_normal(tx: TraceContext, fake: Any) -> None:
-    """Rely on a tensor from outside, or those in a tuple or list, not having been made in inference mode."""
-    for storage in storages(fake):
-        for source in tx.symbols.outside_storages.get(storage, ()):
-            tx.guards.add(ApplySource(source, torch.Tensor.is_inference), "is", False)
-
-
 def _has_shared_elements(value: Any) -> bool:
     if not isinstance(value, torch.Tensor) or value.layout is not torch.strided:
         return False
@@ -62,4 +44,4 @@ def _requires_grad(value: Any) -> bool:
     return isinstance(value, torch.Tensor) and value.requires_grad
 
 
-__all__ = ["guard_normal", "guard_written", "why_not_run"]
+__all__ = ["why_not_run"]

@@ -55,7 +55,6 @@ class Symbols:
         self.oracle: Callable[[Any], bool | None] | None = None
         self.sources: dict[Any, tuple[Source, int]] = {}
         self.inference_storages: set[int] = set()  # of tensors from outside that were made in inference mode
-        self.outside_storages: dict[int, list[Source]] = {}  # those of others: which tensors they are
         asked = options.capture_scalars or options.fullgraph
         # Else only where the graph may check what it relies on, and Python runs the program where that does not hold.
         self.captures = asked or (options.capture_scalars is None and options.defer and options.guess)
@@ -82,8 +81,6 @@ class Symbols:
             fake = FakeTensor(self.mode, meta, tensor.device)
         if tensor.is_inference():
             self.inference_storages.add(fake.untyped_storage()._cdata)
-        elif tensor.layout is torch.strided:
-            self.outside_storages.setdefault(fake.untyped_storage()._cdata, []).append(source)
         if tensor.requires_grad and not tensor.is_leaf:
             begin_history(fake, fake_like(self.mode, fake))
         elif tensor.requires_grad:

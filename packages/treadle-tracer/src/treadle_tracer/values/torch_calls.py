@@ -37,7 +37,7 @@ from treadle_tracer.values.constants import is_numpy_scalar
 from treadle_tracer.values.mappings import DictValue, DictView
 from treadle_tracer.values.numpy_numbers import NumpyNumber
 from treadle_tracer.values.originals import is_original, original
-from treadle_tracer.values.refused_writes import guard_written, why_not_run
+from treadle_tracer.values.refused_writes import why_not_run
 from treadle_tracer.values.sequences import ListValue, Sequence, SliceValue, TupleValue
 from treadle_tracer.values.tensor import SymbolicValue, TensorValue, shape_of
 from treadle_tracer.values.tensor_queries import answer_of_object, refuse_unguarded
@@ -316,7 +316,6 @@ def _make_node(tx: TraceContext, op: str, target: Any, pairs: list[Any], named: 
     why_not = why_not_run(node, tx.symbols.inference_storages)
     if why_not is not None:
         raise Unsupported("torch-call-raises", f"{_name(target)}: {why_not}")
-    guard_written(tx, node)
     return node
 
 

@@ -15,11 +15,11 @@ from treadle_tracer.values.arrays import ArrayValue
 from treadle_tracer.values.base import NONE, Constant, LazyValue
 from treadle_tracer.values.call_effects import storages, written_arguments
 from treadle_tracer.values.floats import is_float
-from treadle_tracer.values.refused_writes import guard_normal
 from treadle_tracer.values.rules import autograd_functions
 from treadle_tracer.values.rules.numpy_arrays import tensor_of_array
 from treadle_tracer.values.rules.rule import Apply, Args, Effect, Kwargs, Rule, members
 from treadle_tracer.values.sequences import ListValue, TupleValue
+from treadle_tracer.values.tensor import TensorValue
 from treadle_tracer.values.unbacked import check
 from treadle_tracer.values.value import Value
 
@@ -70,10 +70,9 @@ def _checkpoint(tx: TraceContext, args: Args, kwargs: Kwargs) -> Value:
     given = {name: value for name, value in kwargs.items() if name not in own}
     if not torch.is_grad_enabled() or tx.graph.checkpoint is not None:
         return args[0].call(tx, args[1:], given)
-    for fake in [fake for value in (*args[1:], *given.values()) if (fake := getattr(value, "fake", None)) is not None]:
-        if storages(fake) & tx.symbols.inference_storages:
+    for value in (*args[1:], *given.values()):
+        if isinstance(value, TensorValue) and storages(value.fake) & tx.symbols.inference_storages:
             raise Unsupported("torch-call-raises", "checkpoint saves no tensor that was made in inference mode")
-        guard_normal(tx, fake)
     first, before = tx.graph.calls, tx.mutations.writes_outside
     tx.graph.checkpoint = first
     try:
