@@ -144,6 +144,17 @@ def slice_writes(x: Any) -> Any:
     return y
 
 
+def mask_writes(x: Any, y: Any) -> Any:
+    sign = (x * y).sign()
+    sign[sign.gt(0)] = 1.2
+    sign[sign.lt(0)] = 0.5
+    return sign
+
+
+def complex_rotary(x: Any, angles: Any) -> Any:
+    return torch.view_as_real(torch.view_as_complex(x.float()) * angles)
+
+
 KERNELS: dict[str, Kernel] = {
     "pointwise chain": Kernel(pointwise_chain, lambda m: (m.matrix(), m.matrix())),
     "softmax": Kernel(lambda x: torch.softmax(x, -1), lambda m: (m.matrix(),)),
@@ -166,5 +177,23 @@ KERNELS: dict[str, Kernel] = {
     "max pool": Kernel(lambda x: F.max_pool2d(x, 2), lambda m: (m.images(),)),
     "rotary": Kernel(rotary, _heads),
     "adamw, 100 tensors": Kernel(adamw, _parameters),
+    "rotary, complex": Kernel(
+        complex_rotary,
+        lambda m: (
+            m.normal(m.rows // 16, 16, m.columns // 2, 2),
+            torch.polar(torch.ones(16, m.columns // 2), torch.randn(16, m.columns // 2)).to(m.device),
+        ),
+    ),
+    "mask writes": Kernel(mask_writes, lambda m: (m.matrix(), m.matrix())),
+    "comparison as numbers": Kernel(lambda x, y: (x < y.sigmoid()).to(x.dtype), lambda m: (m.matrix(), m.matrix())),
+    "roll": Kernel(lambda x: x.roll(3, -1) + x, lambda m: (m.matrix(),)),
+    "reflection padding": Kernel(lambda x: F.pad(x, (1, 1, 1, 1), mode="reflect") * 2, lambda m: (m.images(),)),
+    "floor division": Kernel(
+        lambda i: i // 7, lambda m: (torch.randint(-512, 512, (m.rows, m.columns), device=m.device),)
+    ),
+    "embeddings added up": Kernel(
+        lambda i, w: F.embedding(i, w).sum(1),
+        lambda m: (torch.randint(m.rows, (m.rows, 32), device=m.device), m.matrix()),
+    ),
     "slice writes": Kernel(slice_writes, lambda m: (m.matrix(),)),
 }

@@ -169,6 +169,13 @@ def axis_symbol(name: str, extent: IntLike) -> Symbol:
     return symbol(name, 0, max(extent - 1, 0) if isinstance(extent, int) else None)
 
 
+def broadcasts_to(shape: Shape, target: Shape) -> bool:
+    """Whether a shape can be expanded to another one."""
+    if len(shape) > len(target):
+        return False
+    return all(size in (1, n) for size, n in zip(reversed(shape), reversed(target), strict=False))
+
+
 def broadcast_index(index: Sequence[IntLike], shape: Shape) -> tuple[IntLike, ...]:
     """Index into an operand of `shape` at `index` of the broadcast result."""
     tail = index[len(index) - len(shape) :]

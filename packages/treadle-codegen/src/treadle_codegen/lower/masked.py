@@ -8,7 +8,7 @@ import torch
 
 from treadle_codegen.ir.ops import FLOATS, INTS, LOW_FLOATS, compute_dtype
 from treadle_codegen.lower.context import Lowering
-from treadle_codegen.lower.indexing import Shape
+from treadle_codegen.lower.indexing import broadcasts_to
 from treadle_codegen.lower.loop_builder import LoopBuilder
 from treadle_codegen.lower.pointwise import where
 from treadle_codegen.lower.tensor_expr import TensorExpr
@@ -16,7 +16,7 @@ from treadle_codegen.lower.view import insert
 
 
 def is_mask(x: object) -> bool:
-    """Whether a tensor says for every position whether it is meant."""
+    """Whether this is a tensor of bools, which selects positions."""
     return isinstance(x, TensorExpr) and x.dtype == torch.bool
 
 
@@ -36,7 +36,7 @@ def put_at_mask(
     if mask.dim == 0 or rest < 0 or mask.shape != x.shape[lead : lead + mask.dim]:
         return None  # fake kernels do not compare the sizes
     spread = _with_dimensions_of_mask(values, rest, mask.dim)
-    if spread is None or not _broadcasts(spread.shape, x.shape):
+    if spread is None or not broadcasts_to(spread.shape, x.shape):
         return None
     for _ in range(rest):
         mask = mask.view(insert(mask.shape, mask.dim))
@@ -57,12 +57,6 @@ def _with_dimensions_of_mask(values: TensorExpr, rest: int, count: int) -> Tenso
     for _ in range(count - 1):
         values = values.view(insert(values.shape, between))
     return values
-
-
-def _broadcasts(shape: Shape, target: Shape) -> bool:
-    if len(shape) > len(target):
-        return False
-    return all(size in (1, n) for size, n in zip(reversed(shape), reversed(target), strict=False))
 
 
 def _sum(o: LoopBuilder, a: int, b: int) -> int:

@@ -19,7 +19,7 @@ from treadle_codegen.ir.loops import Loop
 from treadle_codegen.ir.ops import FLOATS, INTS, LOW_FLOATS
 from treadle_codegen.lower.context import Lowering
 from treadle_codegen.lower.gather import is_index, position
-from treadle_codegen.lower.indexing import Shape, as_shape, broadcast_index, contiguous
+from treadle_codegen.lower.indexing import Shape, as_shape, broadcast_index, broadcasts_to, contiguous
 from treadle_codegen.lower.loop_builder import LoopBuilder
 from treadle_codegen.lower.masked import is_mask, put_at_mask
 from treadle_codegen.lower.nest import record_nest
@@ -130,10 +130,8 @@ def index_put(
     if common is None:
         return None
     shape = (*x.shape[: dims[0]], *common, *x.shape[dims[-1] + 1 :])
-    if any(size not in (1, n) for size, n in zip(reversed(values.shape), reversed(shape), strict=False)):
-        return None  # fake kernels accept values that cannot be broadcast
-    if values.dim > len(shape):
-        return None
+    if not broadcasts_to(values.shape, shape):
+        return None  # fake kernels accept such values
     for i in given.values():
         lw.realize_for_reuse(i)
     values = _read_in_order(lw, values)

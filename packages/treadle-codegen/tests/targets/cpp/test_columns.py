@@ -137,3 +137,21 @@ def test_gathered_columns_do_not(cache: Path) -> None:
     )
     assert not in_columns(graph.source)
     torch.testing.assert_close(graph(x, index)[0], function(x, index))
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_positions_behind_the_reduction_are_checked(threads: int, cache: Path) -> None:
+    table, index, own = torch.randn(50, 64), torch.randint(0, 50, (70, 33)), torch.randint(0, 50, (70,))
+    options = CodegenOptions(threads=threads, cache_dir=cache, verify=True)
+
+    def function(index: torch.Tensor, own: torch.Tensor, table: torch.Tensor) -> torch.Tensor:
+        return torch.nn.functional.embedding(index, table).sum(1) + torch.nn.functional.embedding(own, table)
+
+    graph = compile_graph(capture(function, [index, own, table]), [index, own, table], options=options)
+    assert in_columns(graph.source)
+    torch.testing.assert_close(graph(index, own, table)[0], function(index, own, table.double()).float())
+    for position in (0, 41, 69):
+        wrong = own.clone()
+        wrong[position] = 50
+        with pytest.raises(IndexError, match="out of range"):
+            graph(index, wrong, table)

@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-from treadle_codegen.ir.loops import Axis, Instr, IntLike, Loop, symbols_of
+from treadle_codegen.ir.loops import Axis, Instr, Loop, symbols_of
 from treadle_codegen.ir.ops import OPS, Cost
 from treadle_codegen.schedule.access import loop_reads, loop_writes, split_index
 from treadle_codegen.schedule.kernel import Kernel, linear_coefficients_of
@@ -23,7 +23,7 @@ from treadle_codegen.targets.cpp.section import (
     IDENTITY,
     Accumulator,
     SectionPrinter,
-    positions_to_check,
+    addresses_through_data,
     why_varies,
     worst,
 )
@@ -83,11 +83,12 @@ def _is_row_of_data(loop: Loop, load: Instr, column: Symbol, written: set[str]) 
         if why_varies(loop, k, column, written) is None:
             continue
         split = split_index(position.attr, [column]) if position.op == "index" else None
-        if split is None or column in symbols_of(split[1]) or not isinstance(step, int):
+        if split is None or column in symbols_of(split[1]):
             return False
-        if not isinstance(split[0][0], int):
+        coefficient = split[0][0]
+        if not isinstance(coefficient, int) or not isinstance(step, int):
             return False
-        stride += split[0][0] * step
+        stride += coefficient * step
     return stride == 1
 
 
@@ -110,7 +111,7 @@ class ColumnPrinter(SectionPrinter):
     def write(self) -> None:
         writer, axes, column = self.writer, self.section.axes, self.writer.kernel.outer[-1]
         width, extent, name = block_width(column), writer.index(column.extent), column.symbol.name
-        self.checks = any(i.op == "indirect_load" for member in self.section.members for i in member.body)
+        self.checks = addresses_through_data(writer.kernel.loops)
         step = str(width)
         if not isinstance(column.extent, int):
             # A specialised kernel knows their number; this is the width that `block_width` has where nothing divides it.
@@ -135,6 +136,7 @@ class ColumnPrinter(SectionPrinter):
                 writer.line(f"for (i64 l = 0; l < {self.lanes}; ++l) {acc.total}[l] += {acc.name}[l];")
             writer.close(1)
         writer.close(len(axes) - 1)
+        self.checks_inside = self.checks
         self._open_lanes()
         self._finish()
         for later in writer.kernel.sections[1:]:
@@ -180,7 +182,6 @@ class ColumnPrinter(SectionPrinter):
         """
         name, extent = axis.symbol.name, self.writer.index(axis.extent)
         first, end = "0", extent
-        positions = self._positions_of_rows()
         if totals:
             self.writer.line(f"for (i64 {name}b = 0; {name}b < {extent}; {name}b += {BLOCK}) {{")
             self.writer.depth += 1
@@ -196,6 +197,7 @@ class ColumnPrinter(SectionPrinter):
             for row in range(_ROWS):
                 self.writer.line(f"{{ const i64 {name} = {name}q + {row};")
                 self.writer.depth += 1
+                self.inner_values.clear()  # of another row
                 self._write_members()
                 self.writer.close(1)
             self.writer.close(2)
@@ -203,35 +205,17 @@ class ColumnPrinter(SectionPrinter):
         self.writer.line(f"for (i64 {name} = {first}; {name} < {end}; ++{name}) {{")
         self.writer.depth += 1
         self.inner_values.clear()
-        for m, loop, k, size in positions:
-            index = self._value(m, loop, k, {}, outer=False)
-            if (index, size) not in self.checked:
-                self.checked[(index, size)] = self._check(index, size)
+        self._check_before(self.writer.kernel.outer[-1])
         self._open_lanes()
-        self._write_members(clear=not positions)
+        self._write_members()
         self.writer.close(2)
-
-    def _positions_of_rows(self) -> list[tuple[int, Loop, int, IntLike]]:
-        """The positions to check that are the same in all columns: member, loop, instruction, size. Others are checked in every lane."""
-        found: list[tuple[int, Loop, int, IntLike]] = []
-        column = self.writer.kernel.outer[-1].symbol
-        written = {access.buffer for member in self.section.members for access in loop_writes(member)}
-        for m, loop in enumerate(self.section.members):
-            for k, size in positions_to_check(loop, self.writer.ranges):
-                if why_varies(loop, k, column, written) is None:
-                    found.append((m, loop, k, size))
-                else:
-                    self.checks_inside = True
-        return found
 
     def _is_light(self) -> bool:
         """Whether repeating the body costs little text and few registers."""
         costs = [OPS[instr.op].cost for member in self.section.members for instr in member.body if instr.op in OPS]
         return len(costs) <= _LIGHT_BODY and max(costs, default=0) < Cost.DIVIDE
 
-    def _write_members(self, *, clear: bool = True) -> None:
-        if clear:
-            self.inner_values.clear()  # of another row
+    def _write_members(self) -> None:
         self.inner_stored.clear()
         for m, loop in enumerate(self.section.members):
             self._instructions(m, loop, 0, split_at_reduce(loop), outer=False)

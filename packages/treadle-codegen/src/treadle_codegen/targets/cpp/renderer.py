@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -20,7 +21,8 @@ from treadle_codegen.targets.cpp.columns import column_printer, why_not_columns
 from treadle_codegen.targets.cpp.entries import ERROR_SLOT, entry_point
 from treadle_codegen.targets.cpp.numbers import render_numbers
 from treadle_codegen.targets.cpp.ops import MEMORY_TYPES, constant
-from treadle_codegen.targets.cpp.section import SectionPrinter
+from treadle_codegen.targets.cpp.section import SectionPrinter, addresses_through_data
+from treadle_codegen.targets.cpp.short_axes import ShortAxisPrinter, why_not_written_out
 from treadle_codegen.targets.cpp.tiles import TilePrinter, why_not_tiles
 from treadle_codegen.targets.cpp.tiling import DEFAULT, CppTiling, candidates
 from treadle_codegen.targets.cpp.vector_math import definitions
@@ -85,10 +87,13 @@ class KernelWriter:
     def condition(self, e: Any) -> str:
         return to_cpp(simplify(e, self.ranges) if self.is_narrowed else e, self.ranges, self.names)
 
-    def narrow(self, symbol: Symbol, values: Range) -> None:
-        """Write what follows for these values of a loop's symbol only."""
-        self.ranges[symbol] = values
-        self.is_narrowed = True
+    @contextlib.contextmanager
+    def narrowed(self, symbol: Symbol, values: Range) -> Iterator[None]:
+        """What is written inside is for these values of a loop's symbol only."""
+        whole = self.ranges[symbol]
+        self.ranges[symbol], self.is_narrowed = values, True
+        yield
+        self.ranges[symbol], self.is_narrowed = whole, False
 
     def open_loop(self, axis: Axis) -> None:
         name = axis.symbol.name
@@ -263,7 +268,7 @@ def _work(kernel: Kernel) -> int:
 def _write_body(writer: KernelWriter) -> None:
     kernel = writer.kernel
     parallel = writer.threads > 1 and _work(kernel) >= _PARALLEL_WORK
-    bad = " reduction(|:bad)" if _may_check(kernel) else ""
+    bad = " reduction(|:bad)" if addresses_through_data(kernel.loops) else ""
     columns = why_not_columns(kernel) is None
     if columns:
         writer.uses.add("columns")
@@ -297,7 +302,7 @@ def _printer_of(writer: KernelWriter, section: Section, *, parallel: bool) -> ty
         writer.uses.add("tile")
         if writer.tiling.tile:
             return TilePrinter
-    return SectionPrinter
+    return ShortAxisPrinter if why_not_written_out(section) is None else SectionPrinter
 
 
 def _declare_row(writer: KernelWriter, buffer: str, local: LocalBuffer) -> None:
@@ -319,10 +324,6 @@ def _declare_row(writer: KernelWriter, buffer: str, local: LocalBuffer) -> None:
         writer.line(
             f"{ctype}* const {name}t = {length} <= {local.most} ? {name}a + (({length}) & ~{LANES - 1}LL) : {name}s;"
         )
-
-
-def _may_check(kernel: Kernel) -> bool:
-    return any(i.op in ("indirect_load", "indirect_store") for loop in kernel.loops for i in loop.body)
 
 
 def _read_in_later_sections(kernel: Kernel) -> set[str]:

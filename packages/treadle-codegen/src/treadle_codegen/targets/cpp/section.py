@@ -35,8 +35,6 @@ if TYPE_CHECKING:
 
 BLOCK = 4096  # longest run summed in one go; float sums of longer runs add up blocks in double
 
-_SHORT = 4  # points of a last axis that are written out
-_LONG_BODY = 128  # instructions, of all those points
 _LONG_ROW = 256
 _LIGHT_BODY = 8  # instructions
 
@@ -79,9 +77,7 @@ class SectionPrinter(InstructionWriter):
 
     def write(self) -> None:
         writer, axes = self.writer, self.section.axes
-        self.checks = self.checks_inside = any(
-            i.op in ("indirect_load", "indirect_store") for m in self.section.members for i in m.body
-        )
+        self.checks = self.checks_inside = addresses_through_data(self.section.members)
         self._declare()
         if any(i.op == "indirect_store" for member in self.section.members for i in member.body):
             self._check_all()
@@ -89,11 +85,8 @@ class SectionPrinter(InstructionWriter):
             for m, loop in enumerate(self.section.members):
                 self._instructions(m, loop, 0, len(loop.body), outer=True)
             return
-        if why_not_unrolled(self.section) is None:
-            self._write_unrolled()
-            return
         opened = self._open_outer()
-        self._check_rows()
+        self._check_before(axes[-1], shared=self.parallel and len(axes) == 1)
         within, blocked = self._open_blocks(axes[-1])
         bounds = self._bounds(axes[-1], blocked=blocked)
         in_streams = why_not_streams(self.section, self.parallel) is None
@@ -118,30 +111,6 @@ class SectionPrinter(InstructionWriter):
             writer.close(1)
         writer.close(opened)
         self._finish()
-
-    def _write_unrolled(self) -> None:
-        """The points along the last axis one after the other, in a SIMD loop over the axis before it."""
-        writer, axes = self.writer, self.section.axes
-        *around, row, last = axes
-        if around:
-            self._share()
-        for axis in around:
-            writer.open_loop(axis)
-        threads = f" parallel for simd num_threads({writer.threads})" if self.parallel and not around else " simd"
-        writer.line(f"#pragma omp{threads}")
-        writer.line(
-            f"for (i64 {row.symbol.name} = 0; {row.symbol.name} < {writer.index(row.extent)}; ++{row.symbol.name}) {{"
-        )
-        writer.depth += 1
-        assert isinstance(last.extent, int)
-        for k in range(last.extent):
-            writer.line(f"{{ const i64 {last.symbol.name} = {k};")
-            writer.depth += 1
-            self.inner_values.clear()
-            self.inner_stored.clear()
-            self._write_bodies()
-            writer.close(1)
-        writer.close(len(around) + 1)
 
     # -- loops and accumulators
 
@@ -176,14 +145,14 @@ class SectionPrinter(InstructionWriter):
             writer.line("if (bad) { *err = 1; return; }")
         self.all_checked, self.checks = True, False
 
-    def _check_rows(self) -> None:
-        """Check positions that are data, and the same all along the innermost loop, before that loop."""
-        if self.all_checked:
-            self.checks_inside = False
-            return
-        inner = self.section.axes[-1]
-        shared = self.parallel and len(self.section.axes) == 1  # then threads keep their own `bad` inside of the loop
+    def _check_before(self, inner: Axis, *, shared: bool = False) -> None:
+        """Check positions that are data, and the same all along the innermost loop, before that loop.
+
+        shared: between threads, which keep their own `bad` inside of the loop.
+        """
         self.checks_inside = False
+        if self.all_checked:
+            return
         written = {access.buffer for member in self.section.members for access in loop_writes(member)}
         for m, loop in enumerate(self.section.members):
             names: dict[int, str] = {}
@@ -282,15 +251,13 @@ class SectionPrinter(InstructionWriter):
 
     def _write_pieces(self, axis: Axis, pieces: list[tuple[int, int]]) -> None:
         """The innermost loop in pieces, in each of which positions are simpler."""
-        whole = self.writer.ranges[axis.symbol]
         for first, end in pieces:
-            self.writer.narrow(axis.symbol, Range(first, end - 1))
             self.inner_values.clear()
             self.inner_stored.clear()
-            self._open_innermost(axis, str(first), str(end))
-            self._write_bodies()
-            self.writer.close(1)
-        self.writer.narrow(axis.symbol, whole)
+            with self.writer.narrowed(axis.symbol, Range(first, end - 1)):
+                self._open_innermost(axis, str(first), str(end))
+                self._write_bodies()
+                self.writer.close(1)
 
     def _write_streams(self, axis: Axis, first: str, end: str) -> None:
         """The innermost loop of a light reduction in several streams, each a part of the axis with accumulators of its own.
@@ -546,19 +513,9 @@ def why_not_streams(section: Section, parallel: bool) -> str | None:
     return None
 
 
-def why_not_unrolled(section: Section) -> str | None:
-    """Why the last axis of a section is a loop of its own, or None: it is as short as the parts of a complex number, or coordinates."""
-    if len(section.axes) < 2 or any(member.reduce_axes for member in section.members):
-        return "one axis, or a reduction"
-    row, last = section.axes[-2].extent, section.axes[-1].extent
-    if not isinstance(last, int) or last > _SHORT or (isinstance(row, int) and row <= _SHORT):
-        return "not one short axis"
-    if last * sum(len(member.body) for member in section.members) > _LONG_BODY:
-        return "a long body"
-    for instr in (instr for member in section.members for instr in member.body):
-        if instr.op in ("indirect_load", "indirect_store") or (instr.op == "store" and instr.attr.mode == "add"):
-            return "memory is addressed through data or added to"
-    return None
+def addresses_through_data(loops: Iterable[Loop]) -> bool:
+    """Whether some position in memory is data, which may be out of range."""
+    return any(instr.op in ("indirect_load", "indirect_store") for loop in loops for instr in loop.body)
 
 
 def why_in_order(section: Section, axis: Axis) -> str | None:
