@@ -55,7 +55,7 @@ def test_the_whole_report():
     assert (
         str(treadle.explain(breaking)(torch.ones(2, 3)))
         == f"""\
-2 graphs, 1 break, 16 guards
+2 graphs, 1 break, 18 guards
 graph 0: 2 operations
 graph 1: 1 operation
 break 0: builtin-call at {__file__}:{line}
@@ -75,7 +75,7 @@ def test_the_whole_report_with_dynamic_sizes():
     assert (
         report
         == f"""\
-1 graph, 0 breaks, 10 guards
+1 graph, 0 breaks, 12 guards
 graph 0: 7 operations
 x.size()[0]: dynamic, 4 or more
     x.size()[0] >= 4, decided at {where}
