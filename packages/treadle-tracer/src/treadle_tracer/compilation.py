@@ -97,6 +97,7 @@ class Compilation:
         self.model = program_of(frame.code).model
         self.was_here = was_here
         self.caller_handles = sys.exception() is not None
+        self._traces: list[TraceResult] = []
 
     def run(self, dynamic: DynamicSources) -> Answer:
         """The entry for this frame; if possible one that also serves larger sizes where a dynamic size is 1.
@@ -106,6 +107,8 @@ class Compilation:
         try:
             return self._answer(dynamic)
         finally:
+            for trace in self._traces:
+                trace.forget()
             retire_shadows()
 
     def _answer(self, dynamic: DynamicSources) -> Answer:
@@ -233,7 +236,10 @@ class Compilation:
             defer=self.options.defer and self.state.may_defer,
             separate=self.state.must_separate,
         )
-        return trace_frame(self.frame, self.model, options, dynamic, stop_at, reason, self.caller_handles, break_at)
+        handles = self.caller_handles
+        result = trace_frame(self.frame, self.model, options, dynamic, stop_at, reason, handles, break_at)
+        self._traces.append(result)
+        return result
 
     def _check_declared(self, result: TraceResult) -> Declared:
         """What the user has declared about the inputs of this trace. Raises ConstraintError when this call contradicts it."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import weakref
 
@@ -44,6 +45,24 @@ class HashedByNumber:
 KEYED = {}
 
 
+class Opaque:
+    pass
+
+
+SEEN = set()
+
+
+def writes_and_raises(x):
+    SEEN.add(1)  # what stands for a set refers to its trace
+    KEYED[[]] = 1
+    return x
+
+
+def writes_to_a_set(x):
+    SEEN.add(1)
+    return x + KEYED.get(3, 0)
+
+
 def reads_its_length(x):
     return x, len(KEYED)
 
@@ -73,6 +92,25 @@ def test_why_a_trace_ended_holds_nothing_that_it_has_seen(program):
     finally:
         gc.enable()
     assert said.breaks or said.skips
+
+
+@pytest.mark.parametrize("program", (writes_and_raises, writes_to_a_set), ids=lambda program: program.__name__)
+def test_a_trace_dies_before_the_garbage_collector_comes(program):
+    key = Opaque()
+    KEYED[key] = 1
+    gc.disable()
+    try:
+        fast, _ = compiled(program)
+        for _ in range(2):
+            with contextlib.suppress(TypeError):
+                fast(torch.ones(2))
+        alive = weakref.ref(key)
+        KEYED.clear()
+        del key
+        assert alive() is None
+    finally:
+        SEEN.clear()
+        gc.enable()
 
 
 def test_values_of_a_frame_die_when_the_program_drops_them():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -55,6 +56,7 @@ class TraceResult:
     caught          exceptions that the trace has raised and a called frame has caught
     inlined         the codes of the functions that the trace has called in place
     env             the `treadle_shapes.ShapeEnv` of the dynamic sizes, None when all sizes are static
+    forget          to be called when nothing is made of this result any more: see `Tracer.forget`
     """
 
     kind: Literal["return", "break"]
@@ -78,6 +80,7 @@ class TraceResult:
     steps: tuple[int, ...] = ()
     inlined: tuple[CodeType, ...] = ()
     env: Any = None
+    forget: Callable[[], None] = lambda: None
 
     def was_raised(self, exception: Value) -> bool:
         """Whether the trace has raised it, so that it has no traceback."""

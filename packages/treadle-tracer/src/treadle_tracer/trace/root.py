@@ -175,19 +175,18 @@ def trace_frame(
                 return _run_root(tx, root, reason)
         except TakesTooLong:
             tx.abandon()
+            tx.forget()
             raise
         except Unsupported as error:
-            tx.abandon()
             reason, break_at = without_frames(error), (error.steps or (root.break_step(),))[-1]
+            tx.abandon()
+            tx.forget()
         except BaseException:
             tx.abandon()
+            tx.forget()
             raise
         finally:
-            tx.graph.separation = None
-            # Frames, those of generators too, refer to the trace: without the cycle, what it has seen dies with it.
-            tx.frames.clear()
-            tx.generators = []
-            tx.broken_frames = ()
+            tx.leave_frames()
     raise InternalError("trace", f"a second trace of {model.qualname} took another path than the first")
 
 
@@ -220,7 +219,7 @@ def _run_root(tx: Tracer, root: RootFrame, reason: Unsupported | None) -> TraceR
         raise
     changes = tx.state_changes()
     tx.close_state()
-    result = TraceResult("return", tx.graph, tx.guards, tx.mutations, state_changes=changes)
+    result = TraceResult("return", tx.graph, tx.guards, tx.mutations, state_changes=changes, forget=tx.forget)
     result.protected = tx.was_protected
     result.env = tx.symbols.env
     result.inlined = tuple(tx.inlined.values())

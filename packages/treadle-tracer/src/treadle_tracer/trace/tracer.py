@@ -92,7 +92,7 @@ def _weakly_asked(tracer: Tracer) -> Callable[[Any], bool | None]:
 
     def decide(condition: Any) -> bool | None:
         tx = found()
-        return None if tx is None else outside_decisions.truth_of_condition(tx, condition)
+        return None if tx is None or tx.is_over else outside_decisions.truth_of_condition(tx, condition)
 
     return decide
 
@@ -176,6 +176,7 @@ class Tracer:
         self.speculation: Speculates | None = None
         self.failed_joins: collections.Counter[tuple[int, int]] = collections.Counter()
         self.deleted = DELETED
+        self.is_over = False
         self.separates = (options or TracerOptions()).separate
         if self.separates:
             self.graph.separation = WriteSeparation(self.is_protected)
@@ -529,6 +530,16 @@ class Tracer:
         """Restore torch's state after a trace that is given up."""
         for (setter, keys), (first, _) in reversed(self._states.items()):
             setter(*keys, first)
+
+    def leave_frames(self) -> None:
+        """Refer to no frame any more, those of generators included: frames refer to the trace."""
+        self.frames, self.generators, self.broken_frames = [], [], ()
+
+    def forget(self) -> None:
+        """Refer to nothing that the trace has seen. Some values refer to the trace, and a program can tell when an object dies: it must not
+        wait for the garbage collector."""
+        vars(self).clear()
+        self.frames, self.is_over = [], True
 
     # ---- where the traced program is
 
