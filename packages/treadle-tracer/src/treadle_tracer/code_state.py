@@ -24,6 +24,11 @@ if TYPE_CHECKING:
     from .output.dropped_entries import DroppedEntry
 
 
+_MOST_WAITS = 4  # so many calls in a row wait for another call like them; behind them, traces become rare
+_LONGEST_REST = 10  # calls without a trace, as a power of 2
+_MOST_WAITING = 32
+
+
 @dataclass(eq=False)
 class CodeState:
     """The record of one code object. It must not refer to that code object (the handler maps code objects to records weakly).
@@ -46,7 +51,9 @@ class CodeState:
     gone              how many entries have been dropped because the module at this source is gone
     decisions         how often a call has decided differently than an entry, by the place in the program (`decided`)
     waiting           entries without graphs, of traces that were outdated by their own calls (`output.outdated`)
-    waited            how many such calls there have been
+    waited            how many such calls there have been, by the module instance that they were for, since the last compile (all of
+                      them if whole graphs are asked for)
+    resting           how many calls Python runs before the next trace, by module instance, since none of those calls came again
     outlived          how many entries have been dropped because something else is gone, by the module instance that they were for
     dropped           what is remembered of entries that have been dropped since the last compile
     """
@@ -71,7 +78,8 @@ class CodeState:
     aside: list[Any] = field(default_factory=list)
     dropped: list[DroppedEntry] = field(default_factory=list)
     waiting: list[Any] = field(default_factory=list)
-    waited: int = 0
+    waited: Counter[int | None] = field(default_factory=Counter)
+    resting: Counter[int | None] = field(default_factory=Counter)
 
     def forget_calls(self) -> None:
         """Forget what earlier calls have shown; keep what is true of the code itself."""
@@ -128,10 +136,27 @@ class CodeState:
         """Remember an entry that is dropped until `note_dropped`. May be called in the middle of anything: by the garbage collector."""
         self.dropped.append(entry)
 
-    def wait(self, entry: Any) -> None:
-        """Run a call in Python; `entry` tells which later calls are like it."""
+    def wait(self, entry: Any, owner: int | None) -> bool:
+        """Run a call in Python; `entry` tells which later calls are like it. The result tells whether one like it is expected: where call
+        after call outdates its own trace, a compile serves none of them, and traces become rare."""
+        del self.waiting[:-_MOST_WAITING]
         self.waiting.append(entry)
-        self.waited += 1
+        self.waited[owner] += 1
+        beyond = self.waited[owner] - _MOST_WAITS
+        if beyond > 0:
+            self.resting[owner] = 2 ** min(beyond, _LONGEST_REST)
+        return beyond <= 0
+
+    def has_waited(self, owner: int | None) -> bool:
+        """Whether so many calls in a row have outdated their own traces that the next is not expected to be different."""
+        return self.waited[owner] >= _MOST_WAITS
+
+    def rests(self, owner: int | None) -> bool:
+        """Whether Python runs this call without a trace, which is counted."""
+        if self.resting[owner] <= 0:
+            return False
+        self.resting[owner] -= 1
+        return True
 
     def take_waiting(self, frame: treadle_frame.FrameInfo) -> bool:
         """Whether this call is like one that has run in Python, which is forgotten then."""

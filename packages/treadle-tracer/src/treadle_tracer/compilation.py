@@ -59,9 +59,6 @@ _DEEP_TRACES = 2
 # After so many calls that took a path that a graph had ruled out, graphs rule out none; after as many more, they defer nothing.
 _MOST_FAILURES = 3
 
-# So many calls of a code object that outdate their own traces run in Python; more of them are compiled at once.
-_MOST_WAITS = 4
-
 
 class Wait(NamedTuple):
     """Python runs this call, which outdates its own trace. The entry has no graph; `guard` is what does not hold behind the call."""
@@ -270,7 +267,9 @@ class Compilation:
     def _may_wait(self, result: TraceResult) -> bool:
         """Whether Python may run this call: one that is not compiled in pieces, since it may last, and not one that was here before."""
         is_whole = result.kind == "return" and result.graph.has_calls
-        return is_whole and self.options.setup_in_eager and not self.was_here and self.state.waited < _MOST_WAITS
+        if not is_whole or not self.options.setup_in_eager or self.was_here:
+            return False
+        return not (self.options.fullgraph and self.state.has_waited(module_argument(self.frame)))
 
     def _serves_this_call(self, gm: torch.fx.GraphModule | None, result: TraceResult) -> bool:
         numbers = result.guards.dynamic_numbers(result.env)

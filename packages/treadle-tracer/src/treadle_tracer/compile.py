@@ -164,6 +164,8 @@ class FrameCompiler:
                     self.observer.on_skip(code, skip)
                 if entry is not None:
                     return entry
+            if state.resting and state.rests(module_argument(frame)):
+                return treadle_frame.RUN_ONCE
             dropped = tuple(state.dropped)
             state.learn_owners(frame, (*treadle_frame.entries(code), *dropped))
             existing = self._entries_like(frame, state, dropped)
@@ -287,9 +289,11 @@ class FrameCompiler:
         if isinstance(answer, Skip):
             return self._skip(code, answer)
         if isinstance(answer, Wait):
-            state.wait(answer.entry)
             self.observer.on_wait(code, answer.guard)
-            return treadle_frame.RUN_ONCE_BELOW
+            is_single = state.wait(answer.entry, module_argument(frame))
+            return treadle_frame.RUN_ONCE_BELOW if is_single else treadle_frame.RUN_ONCE
+        if not self.options.fullgraph:
+            state.waited.pop(module_argument(frame), None)
         if self.options.leave_unprofitable:
             answer, skip = judge(code, answer, state.is_root, self._state_of)
             if skip is not None:

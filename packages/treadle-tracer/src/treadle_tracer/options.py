@@ -31,7 +31,8 @@ class TracerOptions:
                            decided while tracing, and a guard computes it again at the next call. False: it breaks the graph, or the graph
                            checks it
     setup_in_eager         a call that changes what its own trace relies on (the first step of an optimizer makes the state) runs in Python,
-                           and is compiled when another call like it comes. False: it is compiled at once
+                           and is compiled when another call like it comes; a function of which every call does so is traced ever more
+                           rarely. False: it is compiled at once
     leave_unprofitable     a function whose graphs cost more than they save against eager is left to Python. The costs are those of
                            treadle_codegen on the CPU
     """

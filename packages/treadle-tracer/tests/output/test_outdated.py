@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import gc
 import weakref
 from types import SimpleNamespace
@@ -250,19 +251,99 @@ def test_a_call_like_one_before_is_compiled():
     assert len(recorder.waits) == 1
 
 
-def test_what_changes_at_every_call_is_compiled_in_the_end():
+def grows_until(length):
     def make():
         box = SimpleNamespace(text="")
 
         def f(turn):
-            box.text += "x"
+            if len(box.text) < length:
+                box.text += "x"
             return X * 2 if "xxxxxxxxxxx" in box.text else X.sin()
 
         return f, lambda: len(box.text)
 
-    recorder, graphs = run(make, 7)
+    return make
+
+
+def test_what_changes_at_every_call_is_traced_ever_more_rarely():
+    """Calls 0 to 4, 7, 12, 21 and 38."""
+    recorder, graphs = run(grows_until(100), 40)
+    assert not any(graphs)
+    assert len(recorder.waits) == 9
+
+
+def test_what_comes_to_rest_is_compiled():
+    recorder, graphs = run(grows_until(6), 10)
+    assert graphs == [0, 0, 0, 0, 0, 0, 0, 1, 0, 0]
+    assert len(recorder.waits) == 5
+
+
+def test_under_fullgraph_it_is_compiled_in_the_end():
+    recorder, graphs = run(grows_until(100), 7, fullgraph=True)
     assert graphs[:5] == [0, 0, 0, 0, 1]
     assert len(recorder.waits) == 4
+
+
+def test_functions_called_by_what_never_settles_are_compiled():
+    box = SimpleNamespace(text="")
+
+    def inner(x):
+        return x.sin() * 2
+
+    def outer(x):
+        box.text += "x"
+        return inner(x) + len(box.text.strip("y"))
+
+    fn, recorder = compiled(outer, setup_in_eager=True)
+    for turn in range(9):
+        torch.testing.assert_close(fn(X), X.sin() * 2 + turn + 1)
+    assert len(recorder.graphs) == 1 and len(treadle_frame.entries(inner.__code__)) == 1
+
+
+def test_every_module_waits_for_itself():
+    class Layer(torch.nn.Module):
+        cache = None
+
+        def forward(self, x):
+            if self.cache is None:
+                self.cache = x.cos()
+            return x.sin() + self.cache
+
+    layers = [Layer() for _ in range(8)]
+    forward, recorder = compiled(Layer.forward, setup_in_eager=True)
+    for turn in range(3):
+        for layer in layers:
+            torch.testing.assert_close(forward(layer, X), X.sin() + X.cos())
+        assert len(recorder.waits) == 8 and len(recorder.graphs) <= 8 * min(turn, 1)
+    assert recorder.graphs
+
+
+def recent_results():
+    recent = collections.OrderedDict()
+
+    def f(turn):
+        recent[turn] = X + turn
+        if len(recent) > 3:
+            recent.popitem(last=False)
+        return sum(recent.values())
+
+    return f, lambda: list(recent.items())
+
+
+def full_deque():
+    history = collections.deque([torch.zeros(8)] * 4, maxlen=4)
+
+    def f(turn):
+        history.append(X + turn)
+        return sum(history)
+
+    return f, lambda: list(history)
+
+
+@pytest.mark.parametrize(("make", "expected"), [(recent_results, 0), (full_deque, 1)])
+def test_contents_that_change_places(make, expected):
+    _, graphs = run(make, 12)
+    assert sum(graphs) == expected
 
 
 def test_functions_that_are_called_are_not_compiled_alone():

@@ -9,7 +9,7 @@ a compile until another call like them comes. Only what certainly breaks a guard
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
@@ -17,7 +17,7 @@ import torch
 from ..by_identity import is_one_of
 from ..class_facts import is_subtype
 from ..decision_programs import number_key
-from ..source import GlobalSource, GlobalsSource, OwnDictSource, Source
+from ..source import GlobalSource, GlobalsSource, ItemSource, OwnDictSource, Source
 from ..values.growing import OutsideList
 from ..values.key_guards import HasKey, HasMember, SameKeys, SameSet, item_source
 from ..values.mappings import DictValue
@@ -25,8 +25,9 @@ from ..values.outside_decisions import decision_after_writes
 from ..values.outside_sets import OutsideSet
 from ..values.sequences import ListValue
 from ..values.sets import SetValue
+from ..values.tensor import TensorValue
 from ..values.value import NotConstant
-from ..values.varying import varies
+from ..values.varying import VaryingKey, varies
 from .mutations import DELETED
 from .replacement import settled
 
@@ -121,11 +122,37 @@ class _GuardsByPlace:
             for guard in self._of_source.get(source, ()):
                 if guard.op in ("len", "dict_keys") or isinstance(guard.arg, (SameKeys, SameSet)):
                     return guard
+        elif type(container) is DictValue:
+            return self._about_contents(source, contents) or self._about_order(source, list(contents))
+        elif type(container) is ListValue:
+            return self._about_positions(source, container.items)
+        return self._about_contents(source, contents)
+
+    def _about_contents(self, source: Source, contents: Mapping[Any, Value]) -> Guard | None:
         for key, value in contents.items():
             guards = self._of_source.get(item_source(source, key), ())
             broken = next((g for g in guards if _breaks(g, settled(value))), None) or self._about_key(source, key, True)
             if broken is not None:
                 return broken
+        return None
+
+    def _about_order(self, source: Source, keys: Sequence[Any]) -> Guard | None:
+        """A guard that does not hold once a dict has as many keys as before, these."""
+        if not all(is_one_of(type(key), (*_PLAIN, VaryingKey)) for key in keys):
+            return None
+        exact = [number_key(key) for key in keys]  # a key that varies has been compared with those that were there
+        for guard in self._of_source.get(source, ()):
+            if guard.op == "dict_keys" and exact != [number_key(k) for k in guard.arg]:
+                return guard
+        return None
+
+    def _about_positions(self, source: Source, items: Sequence[Value]) -> Guard | None:
+        """A guard that does not hold once a list or deque has as many items as before, these."""
+        at = {ItemSource(source, position): settled(item) for position, item in enumerate(items)}
+        for place, item in at.items():
+            for guard in self._of_source.get(place, ()):
+                if _breaks(guard, item) or (guard.op == "same_object" and _are_apart(item, at.get(guard.arg))):
+                    return guard
         return None
 
     def _about_added(self, source: Source, container: Value) -> Guard | None:
@@ -137,11 +164,16 @@ class _GuardsByPlace:
         return None
 
 
+def _are_apart(one: Value, other: Value | None) -> bool:
+    """Whether these are certainly two tensors: a trace has one value for each."""
+    return one is not other and isinstance(one, TensorValue) and isinstance(other, TensorValue)
+
+
 def _entries(container: Any) -> Mapping[Any, Value]:
     found: dict[Any, Value] = {}
-    for key, value in container.entries.values():
+    for held, (key, value) in container.entries.items():
         try:
-            found[object() if varies(key) else key.constant()] = value
+            found[(held if held.__class__ is VaryingKey else object()) if varies(key) else key.constant()] = value
         except (NotConstant, TypeError):
             found[object()] = value
     return found
