@@ -36,7 +36,7 @@ from .output.deferred_asserts import asserts_of
 from .output.dropped_entries import References
 from .output.entry import FramePlan, Payload, finish_entry, program_of_original, with_accepted_sizes
 from .output.graph_writes import may_raise_by_value, why_not_deoptimise
-from .output.outdated import why_outdated
+from .output.outdated import overwritten_numbers, why_outdated
 from .output.profitability import profit_of
 from .output.size_one import check_size_one, why_not_served
 from .output.size_ranges import size_program
@@ -208,6 +208,10 @@ class Compilation:
         result: TraceResult | None = None
         with contextlib.suppress(Unsupported):
             result = self._trace_once(wanted)
+            more = self._with_overwritten(wanted, result)
+            if more is not wanted:
+                result, wanted = self._trace_once(more), more
+                numbers = wanted.numbers
         if result is not None and (result.reason is None or not result.guards.has_integers):
             return result, wanted
         fewer = wanted.without_numbers()
@@ -216,6 +220,16 @@ class Compilation:
             return result, wanted  # the break has another cause
         self.state.constants |= numbers
         return without, fewer
+
+    def _with_overwritten(self, wanted: DynamicSources, result: TraceResult) -> DynamicSources:
+        """The same, with the numbers that the trace overwrites by numbers that vary."""
+        found = overwritten_numbers(result) if self.options.dynamic is not False else set()
+        found -= self.state.constants
+        if not found:
+            return wanted
+        for source in found:
+            self.state.dynamic.setdefault(source, {})
+        return wanted.with_numbers(found)
 
     def _trace_once(
         self,

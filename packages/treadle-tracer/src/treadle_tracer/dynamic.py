@@ -53,6 +53,11 @@ class DynamicSources(dict[Source, dict[int, int]]):
         """The same sources; a size of 1 is a constant."""
         return DynamicSources(self, False, self.inputs, self.modules, self.varying)
 
+    def with_numbers(self, sources: Iterable[Source]) -> DynamicSources:
+        """The same, and ints and floats at these sources."""
+        sizes = {**self, **{source: {} for source in sources if source not in self}}
+        return DynamicSources(sizes, self.generalise_size_one, self.inputs, self.modules, self.varying)
+
     def without_numbers(self) -> DynamicSources:
         """The same tensors; ints and floats are constants."""
         sizes = {source: dims for source, dims in self.items() if dims}

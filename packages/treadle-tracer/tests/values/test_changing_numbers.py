@@ -6,6 +6,7 @@ import functools
 import itertools
 import math
 import operator
+import types
 
 import pytest
 import torch
@@ -42,3 +43,48 @@ def test_a_number_that_changes(expression, numbers):
     for number in numbers:
         x = torch.tensor([1.0, 2.0, 3.0])
         assert run(x, number)[1:] == scope["f"](x, number)[1:], number
+
+
+@pytest.mark.parametrize(
+    "comparison", ("n > 3", "n >= 3", "n < m", "n <= m", "3 < n", "m >= n", "n == 3", "not n > 3", "n > 2.5")
+)
+def test_what_a_comparison_adds_to_a_count(comparison):
+    def make():
+        scope = {"box": types.SimpleNamespace(count=0)}
+        exec(
+            f"def f(x, n, m):\n    box.count += {comparison}\n    return x * box.count, type(box.count), box.count + 1",
+            scope,
+        )
+        return scope["f"]
+
+    run, expected = compiled(make())[0], make()
+    for n, m in itertools.product((3, 5, 2, 0, -2), (3, 2, -3)):
+        x = torch.ones(3)
+        found, wanted = run(x, n, m), expected(x, n, m)
+        assert found[1:] == wanted[1:]
+        torch.testing.assert_close(found[0], wanted[0])
+
+
+def test_a_count_of_comparisons_is_no_choice_of_paths():
+    box = types.SimpleNamespace(count=0)
+
+    def f(x, n):
+        box.count += n > 3
+        return x * box.count
+
+    run, said = compiled(f)
+    for n in range(8):
+        torch.testing.assert_close(run(torch.ones(3), n), torch.full((3,), float(max(0, n - 3))))
+    assert len(said.graphs) == 2
+
+
+@pytest.mark.parametrize(("dynamic", "graphs"), [(None, 2), (False, 6)])
+@pytest.mark.parametrize("place", ("box.best", "items[0]", "table['best']"))
+def test_a_number_overwritten_by_one_that_varies_varies(place, dynamic, graphs):
+    scope = {"box": types.SimpleNamespace(best=0), "items": [0], "table": {"best": 0}}
+    exec(f"def f(x, n):\n    {place} = max({place}, n)\n    return x * {place}", scope)
+    run, said = compiled(scope["f"], dynamic=dynamic)
+    for n in (0, 2, 1, 3, 5, 4):
+        best = max(2 * (n > 0), n) if n < 3 else max(3 + 2 * (n > 3), n)
+        torch.testing.assert_close(run(torch.ones(3), n), torch.full((3,), float(best)))
+    assert len(said.graphs) == graphs

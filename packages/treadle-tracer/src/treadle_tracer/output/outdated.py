@@ -17,7 +17,7 @@ import torch
 from ..by_identity import is_one_of
 from ..class_facts import is_subtype
 from ..decision_programs import number_key
-from ..source import GlobalSource, GlobalsSource, ItemSource, OwnDictSource, Source
+from ..source import GlobalSource, GlobalsSource, ItemSource, ListItemSource, OwnDictSource, Source
 from ..values.growing import OutsideList
 from ..values.key_guards import HasKey, HasMember, SameKeys, SameSet, item_source
 from ..values.mappings import DictValue
@@ -25,7 +25,7 @@ from ..values.outside_decisions import decision_after_writes
 from ..values.outside_sets import OutsideSet
 from ..values.sequences import ListValue
 from ..values.sets import SetValue
-from ..values.tensor import TensorValue
+from ..values.tensor import SymbolicValue, TensorValue
 from ..values.value import NotConstant
 from ..values.varying import VaryingKey, varies
 from .mutations import DELETED
@@ -51,6 +51,24 @@ def why_outdated(result: TraceResult) -> str | None:
             if broken is not None:
                 return broken.reason
     return decision_after_writes(result.graph, result.guards.decided)
+
+
+def overwritten_numbers(result: TraceResult) -> set[Source]:
+    """Where the trace takes an int or float for a constant and stores a number that varies: it will not be the same at the next call."""
+    if not result.mutations:
+        return set()
+    guards = _GuardsByPlace(result)
+    stores = [
+        (guards.at(place), settled(stored)) for place, stored in _stores(result.mutations) if stored is not DELETED
+    ]
+    for container in map(settled, result.mutations.containers()):
+        stores += [(guards.of(place), item) for place, item in _items_by_place(container)]
+    return {
+        guard.source
+        for of_place, stored in stores
+        for guard in (of_place if isinstance(stored, SymbolicValue) else ())
+        if guard.op == "equals" and type(guard.arg) is stored.python_type() and is_one_of(type(guard.arg), (int, float))
+    }
 
 
 class Place(NamedTuple):
@@ -92,10 +110,18 @@ class _GuardsByPlace:
             self._of_place.setdefault(_place_of(guard.source), []).append(guard)
             self._of_source.setdefault(guard.source, []).append(guard)
 
+    def at(self, place: Place) -> Sequence[Guard]:
+        """The guards on what is stored at a place."""
+        return self._of_place.get(place, ())
+
+    def of(self, source: Source) -> Sequence[Guard]:
+        """The guards on what is at a source."""
+        return self._of_source.get(source, ())
+
     def broken_by_store(self, place: Place, stored: Stored) -> Guard | None:
         """A guard that does not hold once this is stored at a place."""
         if stored is not DELETED:
-            found = next((g for g in self._of_place.get(place, ()) if _breaks(g, settled(stored))), None)
+            found = next((g for g in self.at(place) if _breaks(g, settled(stored))), None)
             if found is not None:
                 return found
         return None if place.name is None else self._about_key(place.holder, place.name, stored is not DELETED)
@@ -103,7 +129,7 @@ class _GuardsByPlace:
     def _about_key(self, holder: Source, key: Any, present: bool) -> Guard | None:
         """A guard that does not hold if a mapping has a key, or lacks it."""
         wrong = "lacks_key" if present else "has_key"
-        for guard in self._of_source.get(holder, ()):
+        for guard in self.of(holder):
             if guard.op == wrong and type(guard.arg) is type(key) and guard.arg == key:
                 return guard
             if isinstance(guard.arg, HasKey) and guard.arg.has is not present and guard.arg.is_about(key):
@@ -119,18 +145,18 @@ class _GuardsByPlace:
         if contents is None:
             return self._about_added(source, container)
         if len(contents) != len(getattr(container, "obj", contents)):
-            for guard in self._of_source.get(source, ()):
+            for guard in self.of(source):
                 if guard.op in ("len", "dict_keys") or isinstance(guard.arg, (SameKeys, SameSet)):
                     return guard
         elif type(container) is DictValue:
             return self._about_contents(source, contents) or self._about_order(source, list(contents))
-        elif type(container) is ListValue:
-            return self._about_positions(source, container.items)
+        elif isinstance(container, ListValue):
+            return self._about_positions(container)
         return self._about_contents(source, contents)
 
     def _about_contents(self, source: Source, contents: Mapping[Any, Value]) -> Guard | None:
         for key, value in contents.items():
-            guards = self._of_source.get(item_source(source, key), ())
+            guards = self.of(item_source(source, key))
             broken = next((g for g in guards if _breaks(g, settled(value))), None) or self._about_key(source, key, True)
             if broken is not None:
                 return broken
@@ -141,16 +167,16 @@ class _GuardsByPlace:
         if not all(is_one_of(type(key), (*_PLAIN, VaryingKey)) for key in keys):
             return None
         exact = [number_key(key) for key in keys]  # a key that varies has been compared with those that were there
-        for guard in self._of_source.get(source, ()):
+        for guard in self.of(source):
             if guard.op == "dict_keys" and exact != [number_key(k) for k in guard.arg]:
                 return guard
         return None
 
-    def _about_positions(self, source: Source, items: Sequence[Value]) -> Guard | None:
+    def _about_positions(self, container: Value) -> Guard | None:
         """A guard that does not hold once a list or deque has as many items as before, these."""
-        at = {ItemSource(source, position): settled(item) for position, item in enumerate(items)}
+        at = dict(_items_by_place(container))
         for place, item in at.items():
-            for guard in self._of_source.get(place, ()):
+            for guard in self.of(place):
                 if _breaks(guard, item) or (guard.op == "same_object" and _are_apart(item, at.get(guard.arg))):
                     return guard
         return None
@@ -158,10 +184,23 @@ class _GuardsByPlace:
     def _about_added(self, source: Source, container: Value) -> Guard | None:
         """A guard that does not hold once an outside set has the members that the program has added."""
         added = [member.constant() for member in getattr(container, "added", ()) if not varies(member)]
-        for guard in self._of_source.get(source, ()):
+        for guard in self.of(source):
             if isinstance(guard.arg, HasMember) and not guard.arg.has and guard.arg.member in added:
                 return guard
         return None
+
+
+def _items_by_place(container: Value) -> Iterator[tuple[Source, Value]]:
+    """The items of an outside list, deque or dict, and where the next call finds them."""
+    if container.source is None or getattr(container, "is_unread", False):
+        return
+    if type(container) is DictValue:
+        for key, item in _entries(container).items():
+            yield item_source(container.source, key), settled(item)
+    elif isinstance(container, ListValue):
+        place = ListItemSource if container.cls is list else ItemSource
+        for position, item in enumerate(container.items):
+            yield place(container.source, position), settled(item)
 
 
 def _are_apart(one: Value, other: Value | None) -> bool:

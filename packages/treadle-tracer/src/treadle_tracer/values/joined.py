@@ -28,13 +28,15 @@ class SymbolicBool(Constant):
     """The truth of `condition`, an undecided condition on sizes with hints. Reading `obj` decides and so guards it.
 
     Code that knows only constants may treat it as one. A jump on it may turn out not to matter (`trace.speculation`).
+    compared: the comparison of ints that it is the result of, and the two ints; None if it is not known as one.
     """
 
-    __slots__ = ("_decide", "condition")
+    __slots__ = ("_decide", "compared", "condition")
 
     def __init__(self, condition: Any, decide: Decide):
         self.source = None
         self.condition = condition
+        self.compared: tuple[Callable[..., Any], Value, Value] | None = None
         self._decide = decide
 
     @property

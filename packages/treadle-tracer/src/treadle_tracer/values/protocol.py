@@ -34,7 +34,7 @@ from treadle_tracer.values.originals import replaced_method
 from treadle_tracer.values.sequences import ListValue, TupleValue, compare_sequences
 from treadle_tracer.values.sets import SetValue, entries_of
 from treadle_tracer.values.stand_ins import is_of_program, result_type
-from treadle_tracer.values.symbolic_arithmetic import operator_in_graph
+from treadle_tracer.values.symbolic_arithmetic import counted, operator_in_graph
 from treadle_tracer.values.tensor import SymbolicValue, TensorValue
 from treadle_tracer.values.text import percent_format
 from treadle_tracer.values.value import NotConstant, Raised, Value, call_special
@@ -178,6 +178,7 @@ def binary_op(tx: TraceContext, text: str, a: Value, b: Value) -> Value:
         return fold(tx, operation.function, [a, b], {})
     for kind in (
         _replaced_operator,
+        _count_of_truths,
         _operator_of_numbers,
         _operator_of_a_class,
         container_operator,
@@ -195,6 +196,18 @@ def _operation(text: str, a: Value, b: Value) -> Operation:
     function, name = BINARY[plain]
     names = (f"__{name}__", f"__r{name}__", f"__i{name}__")
     return Operation(plain, IN_PLACE[text] if in_place else function, names, in_place, (a, b))
+
+
+def _count_of_truths(tx: TraceContext, operation: Operation) -> Value | None:
+    """`count += a > b` of ints that are not known yet: the count varies, and not the path of the program."""
+    count, truth = operation.operands
+    if not operation.in_place or operation.text != "+" or not isinstance(truth, SymbolicBool):
+        return None
+    is_symbolic = isinstance(count, SymbolicValue) and count.python_type() is int
+    if not is_symbolic and not (count.__class__ is Constant and type(count.constant()) is int):
+        return None
+    number = counted(tx, truth)
+    return None if number is None else binary_op(tx, "+", count, number)
 
 
 def _operator_of_numbers(tx: TraceContext, operation: Operation) -> Value | None:

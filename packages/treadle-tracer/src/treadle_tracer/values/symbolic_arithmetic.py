@@ -16,7 +16,7 @@ from treadle_tracer.by_identity import is_one_of, unique
 from treadle_tracer.errors import Unsupported
 from treadle_tracer.values import floats, numpy_numbers
 from treadle_tracer.values.base import Constant
-from treadle_tracer.values.joined import symbolic_bool
+from treadle_tracer.values.joined import SymbolicBool, symbolic_bool
 from treadle_tracer.values.numpy_numbers import NumpyNumber
 from treadle_tracer.values.tensor import SymbolicValue, TensorValue
 from treadle_tracer.values.unbacked import is_unbacked, specialise, state_fact
@@ -56,7 +56,10 @@ def symbolic_op(tx: TraceContext, function: Callable[..., Any], args: list[Value
     if not isinstance(result, _SYMBOLIC):
         return tx.from_constant(result)
     if isinstance(result, torch.SymBool):
-        return symbolic_bool(tx, raw_expr(result))
+        truth = symbolic_bool(tx, raw_expr(result))
+        if isinstance(truth, SymbolicBool) and function in _COUNTED and all(x.python_type() is int for x in args):
+            truth.compared = (function, args[0], args[1])
+        return truth
     nodes = tuple(arg.node(tx) if isinstance(arg, SymbolicValue) else arg.constant() for arg in args)
     node = tx.graph.call("call_function", function, nodes, {}, result, tx.stack_trace())
     return tx.number(result, node)
@@ -76,6 +79,28 @@ _IN_PYTHON: dict[Any, Callable[..., Any]] = {
     torch.sym_float: float, torch.sym_max: max, torch.sym_min: min, torch.sym_not: operator.not_,
 }  # fmt: skip
 """The functions of Python that PyTorch's functions of symbolic numbers stand for."""
+
+
+# `int(a < b)` of ints, by the difference of the two.
+_COUNTED: dict[Any, Callable[[TraceContext, Value, Value], Value]] = {
+    operator.gt: lambda tx, a, b: _between_0_and_1(tx, tx.binary_op("-", a, b)),
+    operator.lt: lambda tx, a, b: _between_0_and_1(tx, tx.binary_op("-", b, a)),
+    operator.ge: lambda tx, a, b: tx.binary_op("-", Constant(1), _between_0_and_1(tx, tx.binary_op("-", b, a))),
+    operator.le: lambda tx, a, b: tx.binary_op("-", Constant(1), _between_0_and_1(tx, tx.binary_op("-", a, b))),
+}
+
+
+def _between_0_and_1(tx: TraceContext, number: Value) -> Value:
+    positive = operator_in_graph(tx, torch.sym_max, [number, Constant(0)])
+    return operator_in_graph(tx, torch.sym_min, [positive, Constant(1)])
+
+
+def counted(tx: TraceContext, truth: Value) -> Value | None:
+    """`int(truth)`, still undecided; None for what is no undecided comparison of ints."""
+    if not isinstance(truth, SymbolicBool) or truth.compared is None:
+        return None
+    comparison, a, b = truth.compared
+    return _COUNTED[comparison](tx, a, b)
 
 
 def convert(tx: TraceContext, value: SymbolicValue, cls: type) -> Value:
