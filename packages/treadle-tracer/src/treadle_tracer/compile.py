@@ -28,7 +28,7 @@ from .backend_call import Backend
 from .code_state import CodeState
 from .compilation import Compilation, Wait, module_argument, owner_of
 from .dynamic import DynamicSources
-from .errors import BackendError, InternalError, Unsupported, without_frames
+from .errors import BackendError, InternalError, RecompileRefused, Unsupported, without_frames
 from .observer import Observer, SilentObserver
 from .options import TracerOptions
 from .output.continuations import forget_continuations, starts_in_loop
@@ -158,39 +158,48 @@ class FrameCompiler:
             state.tensorless_calls += 1
             return treadle_frame.RUN_ONCE if state.tensorless_calls < _TENSORLESS_CALLS else treadle_frame.SKIP
         with self._lock:
-            if state.on_trial:
-                entry, skip = end_trial(frame, state, self._state_of)
-                if skip is not None:
-                    self.observer.on_skip(code, skip)
-                if entry is not None:
-                    return entry
-            if state.resting and state.rests(module_argument(frame)):
-                return treadle_frame.RUN_ONCE
-            dropped = tuple(state.dropped)
-            state.learn_owners(frame, (*treadle_frame.entries(code), *dropped))
-            existing = self._entries_like(frame, state, dropped)
-            entry = self._accepting_one_more_size(frame, existing)
+            try:
+                return self._answer(frame, code, state)
+            except (Unsupported, BackendError, ConstraintError, RecompileRefused, Warning):
+                raise
+            except Exception as error:
+                return self._after_bug(code, error)
+
+    def _answer(self, frame: treadle_frame.FrameInfo, code: CodeType, state: CodeState) -> Any:
+        """What to do with a frame that is traced if no entry serves it."""
+        if state.on_trial:
+            entry, skip = end_trial(frame, state, self._state_of)
+            if skip is not None:
+                self.observer.on_skip(code, skip)
             if entry is not None:
                 return entry
-            serves_all = owner_of(frame, state.dynamic) is None
-            missed = (*treadle_frame.entries(code), *dropped) if serves_all else existing
-            missed = (*missed, *self._made_for(frame, state, state.waiting))
-            known = state.dynamic.size
-            dynamic = state.learn_changes(frame, missed, self.options.dynamic)
-            if existing and stance.current() != "default":
-                reason = recompile_reason(existing, frame, dynamic)
-                if not stance.check_recompile(code.co_qualname, str(reason)):
-                    return treadle_frame.RUN_ONCE
-            outlived = sum(state.outlived[owner] for owner in self._owners(frame, state))
-            state.note_dropped(dropped)  # these are among `existing`
-            has_learnt = state.dynamic.size > known
-            skip = self._why_no_more_entries(frame, existing, dynamic, state.in_vain + outlived, has_learnt)
-            if skip is not None:
-                if self.options.leave_unprofitable:
-                    put_on_trial(code, self._state_of)
-                return self._skip(code, skip, warn=not starts_in_loop(code))
-            with _torch_state_kept(), room_to_recurse():
-                return self._compile(frame, state, dynamic)
+        if state.resting and state.rests(module_argument(frame)):
+            return treadle_frame.RUN_ONCE
+        dropped = tuple(state.dropped)
+        state.learn_owners(frame, (*treadle_frame.entries(code), *dropped))
+        existing = self._entries_like(frame, state, dropped)
+        entry = self._accepting_one_more_size(frame, existing)
+        if entry is not None:
+            return entry
+        serves_all = owner_of(frame, state.dynamic) is None
+        missed = (*treadle_frame.entries(code), *dropped) if serves_all else existing
+        missed = (*missed, *self._made_for(frame, state, state.waiting))
+        known = state.dynamic.size
+        dynamic = state.learn_changes(frame, missed, self.options.dynamic)
+        if existing and stance.current() != "default":
+            reason = recompile_reason(existing, frame, dynamic)
+            if not stance.check_recompile(code.co_qualname, str(reason)):
+                return treadle_frame.RUN_ONCE
+        outlived = sum(state.outlived[owner] for owner in self._owners(frame, state))
+        state.note_dropped(dropped)  # these are among `existing`
+        has_learnt = state.dynamic.size > known
+        skip = self._why_no_more_entries(frame, existing, dynamic, state.in_vain + outlived, has_learnt)
+        if skip is not None:
+            if self.options.leave_unprofitable:
+                put_on_trial(code, self._state_of)
+            return self._skip(code, skip, warn=not starts_in_loop(code))
+        with _torch_state_kept(), room_to_recurse():
+            return self._compile(frame, state, dynamic)
 
     # ---- entries that exist
 
@@ -259,8 +268,23 @@ class FrameCompiler:
             warnings.warn(f"treadle: {_place(code)} runs uncompiled from now on: {skip}", RuntimeWarning, stacklevel=2)
         return treadle_frame.SKIP
 
+    def _after_bug(self, code: CodeType, error: Exception) -> Any:
+        """SKIP with a warning, or an InternalError, where a bug of treadle has raised; no fault where the program is too deep to follow."""
+        if is_out_of_room(error):
+            return treadle_frame.RUN_ONCE  # the next call may come from less deep
+        if isinstance(error, (RecursionError, MemoryError)):
+            # The program's objects are too deep or too large to follow.
+            return self._skip(code, Skip(SkipKind.UNSUPPORTED, f"{type(error).__name__} while it was traced"))
+        failure = error
+        if not isinstance(failure, InternalError):
+            what = f"{code.co_qualname}: {type(error).__name__}: {error}"
+            failure = InternalError("compile", what, f"{code.co_filename}:{code.co_firstlineno}")
+        if self.options.raise_internal_errors:
+            raise failure from error
+        return self._skip(code, Skip(SkipKind.INTERNAL_ERROR, f"a bug of treadle, {failure}"), warn=True)
+
     def _compile(self, frame: treadle_frame.FrameInfo, state: CodeState, dynamic: DynamicSources) -> Any:
-        """The new entry, or SKIP. A bug of treadle becomes a warning and eager execution, or an InternalError."""
+        """The new entry, or SKIP."""
         code = frame.code
         try:
             was_here = state.take_waiting(frame)
@@ -271,21 +295,6 @@ class FrameCompiler:
                 raise
             self.observer.on_break(without_frames(unsupported))
             return self._skip(code, Skip(SkipKind.UNSUPPORTED, str(unsupported)))
-        except (BackendError, ConstraintError):
-            raise
-        except Exception as error:
-            if is_out_of_room(error):
-                return treadle_frame.RUN_ONCE  # the next call may come from less deep
-            if isinstance(error, (RecursionError, MemoryError)):
-                # The program's objects are too deep or too large to follow.
-                return self._skip(code, Skip(SkipKind.UNSUPPORTED, f"{type(error).__name__} while it was traced"))
-            failure = error
-            if not isinstance(failure, InternalError):
-                what = f"{code.co_qualname}: {type(error).__name__}: {error}"
-                failure = InternalError("compile", what, f"{code.co_filename}:{code.co_firstlineno}")
-            if self.options.raise_internal_errors:
-                raise failure from error
-            return self._skip(code, Skip(SkipKind.INTERNAL_ERROR, f"a bug of treadle, {failure}"), warn=True)
         if isinstance(answer, Skip):
             return self._skip(code, answer)
         if isinstance(answer, Wait):

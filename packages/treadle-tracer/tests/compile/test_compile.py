@@ -183,6 +183,14 @@ def test_a_bug_is_a_warning_and_the_eager_result(monkeypatch):
     assert isinstance(error.value.__cause__, ZeroDivisionError)
 
 
+def test_a_bug_before_a_recompile_is_a_warning_too(monkeypatch):
+    fast, _ = compiled(scaled, raise_internal_errors=False, dynamic=False)
+    fast(torch.ones(2), 3)
+    monkeypatch.setattr("treadle_tracer.compile.recompile_reason", lambda *args: 1 // 0)
+    with pytest.warns(RuntimeWarning, match="a bug of treadle.*ZeroDivisionError"):
+        assert torch.equal(fast(torch.ones(3), 3), scaled(torch.ones(3), 3))
+
+
 def test_fullgraph_raises_what_a_break_would_have_said():
     def function(x, k):
         y = x * k

@@ -148,3 +148,27 @@ def test_the_limit_is_told_once_with_the_reason():
             assert torch.equal(fast(torch.ones(n)), torch.ones(n) * 2)
     assert len(told) == 1
     assert len(recorder.graphs) == 2
+
+
+def test_a_base_that_a_class_has_no_more():
+    class First:
+        pass
+
+    class Second(First):
+        pass
+
+    class Third(Second):
+        pass
+
+    def f(x, owner):
+        try:
+            return x, super(Second, owner).missing
+        except Exception as error:
+            return x, type(error)
+
+    fast, recorder = compiled(f)
+    assert fast(t(3), Third())[1] is f(t(3), Third())[1] is AttributeError
+    owner = Third()
+    Third.__bases__ = (First,)
+    assert fast(t(3), owner)[1] is f(t(3), owner)[1] is TypeError
+    assert "Second to be a base of " in recorder.recompiles[0][1]

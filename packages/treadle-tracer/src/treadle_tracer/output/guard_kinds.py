@@ -117,7 +117,10 @@ def _expected_referent(reason: str, argument: Any, found: Any) -> str:
 
 def _expected_lookup(reason: str, argument: Any, found: Any) -> str:
     for name, kind, value, *after in argument if is_class(found) else ():
-        mro = classes_after(mro_of(found), referent(after[0]) if after else None)
+        base = referent(after[0]) if after else None
+        if base is not None and not is_one_of(base, mro_of(found)):
+            return f"expected {qualname_of(base)} to be a base of {qualname_of(found)}"
+        mro = classes_after(mro_of(found), base)
         owner = next((cls for cls in mro if name in namespace_of(cls)), None)
         there = None if owner is None else namespace_of(owner)[name]
         holds = {
