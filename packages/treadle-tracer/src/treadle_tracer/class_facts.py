@@ -7,6 +7,7 @@ none, as CPython itself does where it asks.
 from __future__ import annotations
 
 import collections
+import functools
 import sys
 from collections.abc import Iterable
 from types import FunctionType, GetSetDescriptorType, MappingProxyType, MemberDescriptorType
@@ -79,12 +80,22 @@ def is_class(obj: Any) -> bool:
 
 
 def own_dict(obj: Any) -> dict[str, Any] | None:
-    """`obj.__dict__` past everything that a class statement may do about it; None where it has none."""
+    """`obj.__dict__` past everything that a class statement may do about it; None where it has none.
+
+    A partial gets one when it is asked for, and then `functools.partial` does not take it apart any more: None until then.
+    """
     for cls in mro_of(type(obj)):
+        if cls is functools.partial:
+            return partial_dict(obj)
         found: Any = namespace_of(cls).get("__dict__")
         if type(found) is GetSetDescriptorType or type(found) is MemberDescriptorType:
             return found.__get__(obj)
     return getattr(obj, "__dict__", None)
+
+
+def partial_dict(obj: functools.partial[Any]) -> dict[str, Any] | None:
+    """The instance dict of a partial, None if it has none yet: what `__reduce__` tells (CPython, Modules/_functoolsmodule.c)."""
+    return functools.partial.__reduce__(obj)[2][3]  # type: ignore[index]
 
 
 def stands_in_its_module(cls: type) -> bool:

@@ -53,6 +53,7 @@ class CodeState:
     waiting           entries without graphs, of traces that were outdated by their own calls (`output.outdated`)
     waited            how many such calls there have been, by the module instance that they were for, since the last compile (all of
                       them if whole graphs are asked for)
+    left_whole        how many calls have run in Python because they hold objects weakly
     resting           how many calls Python runs before the next trace, by module instance, since none of those calls came again
     outlived          how many entries have been dropped because something else is gone, by the module instance that they were for
     dropped           what is remembered of entries that have been dropped since the last compile
@@ -78,6 +79,7 @@ class CodeState:
     aside: list[Any] = field(default_factory=list)
     dropped: list[DroppedEntry] = field(default_factory=list)
     waiting: list[Any] = field(default_factory=list)
+    left_whole: int = 0
     waited: Counter[int | None] = field(default_factory=Counter)
     resting: Counter[int | None] = field(default_factory=Counter)
 

@@ -51,7 +51,9 @@ if TYPE_CHECKING:
 # Breaks that a size larger than the real one may cause: two sizes that do not fit together.
 _CAUSED_BY_SIZES = ("raises", "torch-call-raises")
 # Breaks at what shows when Python frees an object, or which object it is: one made while tracing is the same at every call.
-_TELL_OBJECTS = ("weak-reference", "finalizer", "identity-of-made")
+_TELL_OBJECTS = ("weak-reference", "finalizer", "identity-of-made", "frame-read")
+# So many calls of a code object that hold objects weakly run in Python and are traced anew: the first ones may set up what later ones find.
+_MOST_LEFT = 2
 # After so many traces in which no tensor was computed, a code object is left alone for good.
 _EMPTY_TRACES = 4
 # After so many traces in which calls nest too deeply, a code object is left alone for good: each level would be a trace as long.
@@ -67,7 +69,13 @@ class Wait(NamedTuple):
     guard: str
 
 
-Answer = treadle_frame.Entry | Skip | Wait
+class Leave(NamedTuple):
+    """Python runs this call, with all that it calls; the next one is traced again."""
+
+    skip: Skip
+
+
+Answer = treadle_frame.Entry | Skip | Wait | Leave
 
 
 class _CannotRunAgain(Exception):
@@ -162,12 +170,16 @@ class Compilation:
             self.state.may_guess = self.state.may_defer = False
         return self._attempt(wanted)
 
-    def _left_whole(self, reason: Unsupported | None) -> Skip | None:
-        """Leave the frame to Python where the program may tell when an object is freed, since a split frame holds it shorter or longer, or
-        which object it is."""
+    def _left_whole(self, reason: Unsupported | None) -> Skip | Leave | None:
+        """Leave the frame to Python where the program may tell when an object is freed, since a split frame holds it shorter or longer,
+        which object it is, or which frames there are."""
         if reason is None or reason.code not in _TELL_OBJECTS or self.options.fullgraph:
             return None
-        return Skip(SkipKind.UNSUPPORTED, f"{reason.code}: {reason.context}")
+        skip = Skip(SkipKind.UNSUPPORTED, f"{reason.code}: {reason.context}")
+        if reason.code != "weak-reference" or self.state.left_whole >= _MOST_LEFT:
+            return skip
+        self.state.left_whole += 1
+        return Leave(skip)
 
     @property
     def _captures(self) -> bool:

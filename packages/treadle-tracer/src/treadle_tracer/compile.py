@@ -26,7 +26,7 @@ from treadle_shapes.torch import undisturbed
 from . import stance
 from .backend_call import Backend
 from .code_state import CodeState
-from .compilation import Compilation, Wait, module_argument, owner_of
+from .compilation import Compilation, Leave, Wait, module_argument, owner_of
 from .dynamic import DynamicSources
 from .errors import BackendError, InternalError, RecompileRefused, Unsupported, without_frames
 from .observer import Observer, SilentObserver
@@ -297,6 +297,9 @@ class FrameCompiler:
             return self._skip(code, Skip(SkipKind.UNSUPPORTED, str(unsupported)))
         if isinstance(answer, Skip):
             return self._skip(code, answer)
+        if isinstance(answer, Leave):
+            self.observer.on_skip(code, answer.skip)
+            return treadle_frame.RUN_ONCE_BELOW
         if isinstance(answer, Wait):
             self.observer.on_wait(code, answer.guard)
             is_single = state.wait(answer.entry, module_argument(frame))

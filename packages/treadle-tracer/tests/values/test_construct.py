@@ -87,7 +87,7 @@ def test_partials_are_flattened():
     tx = tracer()
     inner = construct(tx, ClassValue(functools.partial), [tx.wrap_known(max), Constant(1)], {})
     outer = construct(tx, ClassValue(functools.partial), [inner, Constant(2)], {})
-    assert isinstance(outer, PartialValue) and [arg.constant() for arg in outer.args] == [1, 2]
+    assert isinstance(outer.container, PartialValue) and [arg.constant() for arg in outer.container.args] == [1, 2]
 
 
 def test_methods_bound_to_classes():

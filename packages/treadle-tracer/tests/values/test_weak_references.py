@@ -209,3 +209,19 @@ def test_an_outside_object_that_is_replaced():
     assert run(torch.zeros(1), holder) == 1
     holder[0] = Target(4)
     assert run(torch.zeros(1), holder) == 4
+
+
+def test_what_only_the_first_calls_refer_to_weakly():
+    """The function is left to Python as a whole, and traced again: later calls find the object, and refer to what is outside."""
+    made = {}
+
+    def f(x):
+        if "w" not in made:
+            made["w"] = x.sin()
+            made["r"] = weakref.ref(made["w"], lambda reference: None)
+        return x * made["r"]()
+
+    fast, said = compiled(f)
+    for _ in range(3):
+        assert torch.equal(fast(torch.ones(2)), torch.ones(2).sin())
+    assert len(said.graphs) == 1 and said.skips

@@ -21,7 +21,6 @@ from treadle_tracer.values.functions import (
     ClassValue,
     FunctionValue,
     ModuleObject,
-    PartialValue,
 )
 from treadle_tracer.values.generic_alias import GenericAlias
 from treadle_tracer.values.growing import OutsideList, OutsideTuple
@@ -63,7 +62,7 @@ KINDS = [
     (frozenset({1}), OutsideSet), (types.MappingProxyType({"a": 1}), MappingProxyValue), (Plain(), ObjectValue), (Words(a=1), ObjectValue),
     (Plain().method, BoundMethod), ([].append, Method), (plain_function, FunctionValue), (disabled, DisabledFunction),
     (len, CallableValue), (torch.relu, CallableValue), (str.upper, CallableValue), (Plain, ClassValue), (math, ModuleObject),
-    (list[int], GenericAlias), (typing.Optional[int], GenericAlias), (functools.partial(len), PartialValue),
+    (list[int], GenericAlias), (typing.Optional[int], GenericAlias), (functools.partial(len), ObjectValue),
     (torch.nn.Linear(1, 1), ModuleValue), (torch.ones(1), TensorValue),
 ]  # fmt: skip
 

@@ -63,6 +63,8 @@ class Frame:
         self.name = program.model.name
         self.locals_dict: DictValue | None = None  # what `locals()` has given
         self.namespace: Value | None = None  # holds the variables of the body of a class
+        self.called: tuple[int, Value | None] = (-1, None)  # the last call instruction, and what it has called
+        self.shows_itself = True  # False: the program has another frame in its place
         self.restores = False  # a graph call was traced under a `finally` that is expected to restore state
 
     # ---- for handlers

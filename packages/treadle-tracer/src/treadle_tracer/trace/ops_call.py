@@ -60,6 +60,7 @@ def _call_with(frame: Frame, count: int, names: tuple[str, ...]) -> None:
     if names:
         kwargs = dict(zip(names, args[-len(names) :], strict=True))
         del args[-len(names) :]
+    frame.called = frame.at, function
     frame.stack.append(function.call(frame.tx, args, kwargs))
 
 
@@ -81,6 +82,7 @@ def _call_function_ex(frame: Frame, i: Instruction) -> None:
         kwargs = {key.constant(): value for key, value in mapping.items(tx)}
         if not all(is_subtype(type(key), str) for key in kwargs):
             raise Unsupported("raises", f"keywords that are no strings: **{keywords.describe()}")
+    frame.called = frame.at, function
     frame.stack.append(function.call(tx, args, kwargs))
 
 

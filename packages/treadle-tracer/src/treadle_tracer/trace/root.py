@@ -14,6 +14,7 @@ from treadle_shapes import UnbackedError
 from treadle_tracer.bytecode import CodeModel, read
 from treadle_tracer.class_facts import name_of
 from treadle_tracer.errors import BreakReached, InternalError, Unsupported, without_frames
+from treadle_tracer.output.continuations import is_continuation
 from treadle_tracer.room import room_to_recurse
 from treadle_tracer.source import CellContentsSource, ClosureCellSource, ClosureSource, LocalSource, Source
 from treadle_tracer.trace.bind import bind_arguments
@@ -194,6 +195,7 @@ def _root_frame(tx: Tracer, frame: treadle_frame.FrameInfo, model: CodeModel, st
     if model.flags & SUSPENDED:
         raise Unsupported("generator", f"{model.qualname} is a generator or coroutine")
     root = RootFrame(tx, program_of(frame.code), frame.code, frame.globals, stop_at=stop_at)
+    root.shows_itself = not is_continuation(frame.code)
     tx.root_globals = frame.globals
     root.locals = {name: LazyValue(value, LocalSource(name)) for name, value in frame.locals.items()}
     root.arguments = dict(root.locals)

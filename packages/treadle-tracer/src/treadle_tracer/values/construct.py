@@ -18,9 +18,17 @@ import torch
 import torch.distributions.utils as lazy_properties
 
 from treadle_tracer.by_identity import IdentityDict, is_one_of
-from treadle_tracer.class_facts import flags_of, is_subtype, module_of, mro_of, namespace_of, stands_in_its_module
+from treadle_tracer.class_facts import (
+    flags_of,
+    is_subtype,
+    module_of,
+    mro_of,
+    namespace_of,
+    partial_dict,
+    stands_in_its_module,
+)
 from treadle_tracer.errors import Unsupported
-from treadle_tracer.source import AttrSource, ConstSource
+from treadle_tracer.source import ApplySource, AttrSource, ConstSource
 from treadle_tracer.tables import disjoint
 from treadle_tracer.values import numpy_numbers, tensor_numbers
 from treadle_tracer.values.arity import why_not_callable_with
@@ -109,7 +117,7 @@ def instantiate(tx: TraceContext, cls_value: ClassValue, args: list[Value], kwar
     elif issubclass(cls, type):
         return _initialised_class(tx, new_class(tx, cls_value, args, kwargs), args, kwargs)
     else:
-        made = allocate(tx, cls, args)
+        made = allocate(tx, cls, args, kwargs)
     init = lookup(tx, cls, "__init__")
     if isinstance(init, types.FunctionType):
         tx.inline(tx.wrap_known(init), [made, *args], kwargs)
@@ -134,7 +142,9 @@ def _initialised_class(tx: TraceContext, made: Value, args: list[Value], kwargs:
     return made
 
 
-def allocate(tx: TraceContext, cls: type, args: list[Value]) -> ObjectValue | MadeConstantObject:
+def allocate(
+    tx: TraceContext, cls: type, args: list[Value], kwargs: dict[str, Value] | None = None
+) -> ObjectValue | MadeConstantObject:
     """A new instance, as `__new__` of the built-in base makes it."""
     if issubclass(cls, torch.jit.ScriptModule):
         raise Unsupported("new-module", cls.__qualname__)
@@ -142,6 +152,8 @@ def allocate(tx: TraceContext, cls: type, args: list[Value]) -> ObjectValue | Ma
         raise Unsupported("finalizer", f"{cls.__qualname__}.__del__")
     if issubclass(cls, BaseException):
         return new_group(tx, cls, args) if is_subtype(cls, BaseExceptionGroup) else new_exception(tx, cls, args)
+    if issubclass(cls, functools.partial):
+        return _new_partial(tx, cls, args, kwargs or {})
     if issubclass(cls, tuple):
         items = TupleValue(args[0].unpack(tx) if args else ())
         made = ObjectValue(cls, container=items)
@@ -307,13 +319,33 @@ def _new_descriptor(cls: type) -> _Constructor:
     return make
 
 
-def _new_partial(tx: TraceContext, args: list[Value], kwargs: dict[str, Value]) -> Value:
+def _new_partial(tx: TraceContext, cls: type, args: list[Value], kwargs: dict[str, Value]) -> ObjectValue:
+    """`functools.partial.__new__`"""
+    if not args:
+        tx.raise_exception(TypeError, "type 'partial' takes at least one argument")
     function, *bound = args
-    if isinstance(function, PartialValue):
-        bound = [*function.args, *bound]
-        kwargs = {**function.keywords, **kwargs}
-        function = function.function
-    return PartialValue(function, bound, dict(kwargs))
+    part = _part_to_take_over(tx, function)
+    if part is not None:
+        bound, kwargs, function = [*part.args, *bound], {**part.keywords, **kwargs}, part.function
+    return ObjectValue(cls, container=PartialValue(function, bound, dict(kwargs)))
+
+
+def _part_to_take_over(tx: TraceContext, function: Value) -> PartialValue | None:
+    """What a new partial of a partial takes over in its place: of one without attributes that is called as partials are.
+
+    As in CPython, Modules/_functoolsmodule.c, partial_new.
+    """
+    part = getattr(function, "container", None)
+    if not isinstance(function, ObjectValue) or not isinstance(part, PartialValue):
+        return None
+    if lookup(tx, function.cls, "__call__") is not functools.partial.__call__:
+        return None
+    has_attributes = any(owner is function for owner, _, _ in tx.mutations.attr_stores())
+    if not has_attributes and function.obj is not None:
+        has_attributes = partial_dict(function.obj) is not None
+        assert function.source is not None
+        tx.guards.add(ApplySource(function.source, partial_dict), "is_not" if has_attributes else "is", None)
+    return None if has_attributes else part
 
 
 def _new_module_type(tx: TraceContext, args: list[Value], kwargs: dict[str, Value]) -> Value:
@@ -453,7 +485,7 @@ _BUILT_IN: dict[Any, _Constructor] = {
     # What `getattr(type(distribution), "probs")` gives: distributions ask which of their parameters are lazy.
     lazy_properties._lazy_property_and_property: _new_descriptor(lazy_properties._lazy_property_and_property),
     object: _new_object,
-    functools.partial: _new_partial,
+    functools.partial: lambda tx, args, kwargs: _new_partial(tx, functools.partial, args, kwargs),
     types.MethodType: _new_module_type,
     types.FunctionType: _new_function,
     torch.device: _folded(torch.device),
@@ -537,7 +569,7 @@ def call_new(tx: TraceContext, function: Any, args: list[Value], kwargs: dict[st
         return TupleValue(rest[0].unpack(tx) if rest else (), cls)
     if cls is tuple:
         return _new_tuple(tx, rest, kwargs)
-    return allocate(tx, cls, rest)
+    return allocate(tx, cls, rest, kwargs)
 
 
 def _refuse_excess_arguments(tx: TraceContext, cls: type) -> None:

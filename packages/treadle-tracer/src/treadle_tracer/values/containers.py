@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 def init_container(
     tx: TraceContext, container: Value, args: list[Value], kwargs: dict[str, Value] | None = None
 ) -> None:
-    """`__init__` of a list, dict or set (or subclass's built-in part)."""
+    """`__init__` of a list, dict or set (or subclass's built-in part). That of a partial is `object.__init__`."""
     if isinstance(container, ListValue):
         container.items[:] = args[0].unpack(tx) if args else []
         container.changed(tx)

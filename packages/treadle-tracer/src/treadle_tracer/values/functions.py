@@ -299,22 +299,18 @@ class BoundMethod(Value):
 
 
 class PartialValue(Value):
-    """`functools.partial(function, *args, **keywords)`."""
+    """The built-in part of an instance of functools.partial: `functools.partial(function, *args, **keywords)`."""
 
-    __slots__ = ("args", "function", "keywords", "obj")
+    __slots__ = ("args", "function", "keywords")
 
-    def __init__(self, function: Value, args: list[Value], keywords: dict[str, Value], source: Source | None = None):
-        self.source = source
+    def __init__(self, function: Value, args: list[Value], keywords: dict[str, Value]):
+        self.source = None
         self.function = function
         self.args = args
         self.keywords = keywords
-        self.obj: Any = None
 
     def python_type(self) -> type:
         return functools.partial
-
-    def truth(self, tx: TraceContext) -> bool:
-        return True
 
     @tail_call
     def call(self, tx: TraceContext, args: list[Value], kwargs: dict[str, Value]) -> Value:
@@ -322,23 +318,22 @@ class PartialValue(Value):
         keywords = {k: item.force(tx) if isinstance(item, LazyValue) else item for k, item in self.keywords.items()}
         return self.function.call(tx, [*bound, *args], {**keywords, **kwargs})
 
-    def get_attr(self, tx: TraceContext, name: str) -> Value:
+    def builtin_method(self, tx: TraceContext, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        return self.call(tx, args, kwargs) if name == "__call__" else super().builtin_method(tx, name, args, kwargs)
+
+    def member(self, name: str) -> Value | None:
+        """What a member descriptor of functools.partial gives; None if it has none of that name."""
         if name == "func":
             return self.function
         if name == "args":
             return TupleValue(self.args)
-        if name == "keywords":
-            return dict_of(self.keywords)
-        if name == "__name__":
-            return tx.raise_exception(AttributeError, "'functools.partial' object has no attribute '__name__'")
-        return super().get_attr(tx, name)
+        return dict_of(self.keywords) if name == "keywords" else None
 
-    def reconstruct(self, cg: Any) -> None:
-        if self.source is not None:
-            self.source.emit(cg.cb)
-            return
+    def emit_new(self, cg: Any, cls: type) -> None:
+        """Push a new instance of the class."""
         cg.cb.push_null()
         cg.const(_make_partial)
+        cg.const(cls)
         cg.value(self.function)
         for item in self.args:
             cg.value(item)
@@ -347,11 +342,11 @@ class PartialValue(Value):
             cg.const(name)
             cg.value(item)
         cg.cb.build_map(len(self.keywords))
-        cg.cb.call(3)
+        cg.cb.call(4)
 
 
-def _make_partial(function: Any, args: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
-    return functools.partial(function, *args, **keywords)
+def _make_partial(cls: type, function: Any, args: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
+    return functools.partial.__new__(cls, function, *args, **keywords)
 
 
 class ClassValue(ConcreteValue):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import types
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
@@ -47,7 +48,7 @@ class InstanceDict(DictValue):
         if obj is not None:
             assert instance.source is not None
             made.source = AttrSource(instance.source, "__dict__")
-            made.obj = own_dict(obj)
+            made.obj = obj.__dict__ if isinstance(obj, functools.partial) else own_dict(obj)  # the program asks for it
             made.keys_guarded = False
             for name, value in made.obj.items():
                 made.own[name] = (

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from treadle_tracer.by_identity import IdentityDict
-from treadle_tracer.class_facts import has_instance_dict, is_subtype, name_in_messages, own_dict
+from treadle_tracer.class_facts import has_instance_dict, is_subtype, name_in_messages, own_dict, partial_dict
 from treadle_tracer.errors import Unsupported
 from treadle_tracer.source import ApplySource, ConstSource, OwnDictSource, SlotSource
 from treadle_tracer.values.attribute_stores import PROPERTY, delete_attribute, store_attribute
@@ -33,7 +33,7 @@ from treadle_tracer.values.class_lookup import (
     lookup_with_owner,
 )
 from treadle_tracer.values.containers import init_container
-from treadle_tracer.values.functions import BoundMethod
+from treadle_tracer.values.functions import BoundMethod, PartialValue
 from treadle_tracer.values.instance_dict import InstanceDict
 from treadle_tracer.values.iteration import ITEM_ITERATOR, HostIterator
 from treadle_tracer.values.joined import is_same
@@ -167,6 +167,8 @@ class ObjectValue(Value):
         if name == "__dict__" and self.cls is threading.local:  # its type has no descriptor for it
             return InstanceDict.of(tx, self)
         attrs = own_dict(self.obj)
+        if attrs is None and isinstance(self.container, PartialValue) and self.source is not None:
+            tx.guards.add(ApplySource(self.source, partial_dict), "is", None)
         if attrs is None:
             return None
         if name in attrs:
@@ -205,7 +207,8 @@ class ObjectValue(Value):
 
     def made_slot(self, tx: TraceContext, raw: Any, name: str) -> Value | None:
         """`load_slot` of an instance that the trace has made, where the program has stored nothing."""
-        return None
+        is_member = isinstance(self.container, PartialValue) and raw is vars(functools.partial).get(name)
+        return self.container.member(name) if is_member else None  # type: ignore[union-attr]
 
     def set_attr(self, tx: TraceContext, name: str, value: Value) -> None:
         setter = lookup(tx, self.cls, "__setattr__")
@@ -294,6 +297,9 @@ class ObjectValue(Value):
 
     def emit_new(self, cg: Any) -> None:
         """Push a new instance without attributes and contents."""
+        if isinstance(self.container, PartialValue):
+            self.container.emit_new(cg, self.cls)
+            return
         cg.cb.push_null()
         cg.const(new_instance)
         cg.const(self.cls)

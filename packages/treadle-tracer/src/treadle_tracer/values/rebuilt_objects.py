@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import functools
 import types
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
@@ -28,7 +29,7 @@ _NEW_BASES = IdentitySet({
 
 def set_attributes(obj: Any, attrs: dict[str, Any]) -> None:
     """Set attributes past `__setattr__`: slots by their descriptors, others in the instance dict."""
-    attributes: Any = own_dict(obj)
+    attributes: Any = obj.__dict__ if isinstance(obj, functools.partial) else own_dict(obj)
     for name, value in attrs.items():
         slot = find_in_mro(mro_of(type(obj)), name)[0]
         if isinstance(slot, types.MemberDescriptorType | types.GetSetDescriptorType):

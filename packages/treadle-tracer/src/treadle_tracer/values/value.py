@@ -325,6 +325,9 @@ class FrameView(Protocol):
 
     locals_dict: Any
     namespace: Any
+    called: tuple[int, Any]
+    function_code: Any
+    shows_itself: bool
 
     @property
     def module_name(self) -> str: ...

@@ -30,6 +30,7 @@ from treadle_tracer.source import (
     ItemSource,
     ListItemSource,
     LocalSource,
+    SlotSource,
     Source,
     TupleItemSource,
 )
@@ -408,18 +409,16 @@ def _builtin(tx: TraceContext, obj: Any, source: Source) -> Value:
 
 
 def _partial(tx: TraceContext, obj: functools.partial[Any], source: Source) -> Value:
-    tx.guards.add(source, "type_is", type(obj))
-    function = tx.wrap(obj.func, AttrSource(source, "func"))
-    args_source, keywords_source = AttrSource(source, "args"), AttrSource(source, "keywords")
-    tx.guards.add(args_source, "len", len(obj.args))
-    tx.guards.add(keywords_source, "dict_keys", tuple(obj.keywords))
-    args = [LazyValue(item, TupleItemSource(args_source, i)) for i, item in enumerate(obj.args)]
-    keywords: dict[str, Value] = {
-        k: LazyValue(item, DictItemSource(keywords_source, k)) for k, item in obj.keywords.items()
-    }
-    made = PartialValue(function, list(args), keywords, source)
-    made.obj = obj
-    return made
+    cls = type(obj)
+    tx.guards.add(source, "type_is", cls)
+    # A subclass may have members of the same names.
+    function, args, keywords = (vars(functools.partial)[name].__get__(obj) for name in ("func", "args", "keywords"))
+    at = {name: SlotSource(source, vars(functools.partial)[name]) for name in ("func", "args", "keywords")}
+    tx.guards.add(at["args"], "len", len(args))
+    tx.guards.add(at["keywords"], "dict_keys", tuple(keywords))
+    bound: list[Value] = [LazyValue(item, TupleItemSource(at["args"], i)) for i, item in enumerate(args)]
+    named: dict[str, Value] = {k: LazyValue(item, DictItemSource(at["keywords"], k)) for k, item in keywords.items()}
+    return ObjectValue(cls, obj, source, PartialValue(tx.wrap(function, at["func"]), bound, named))
 
 
 def _cell(tx: TraceContext, obj: types.CellType, source: Source) -> Value:

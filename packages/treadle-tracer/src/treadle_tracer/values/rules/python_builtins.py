@@ -527,7 +527,6 @@ RULES = (
             input,
             breakpoint,
             open,
-            sys._getframe,
         )
     ],
     Rule(locals, _locals, Effect.READS_STATE),

@@ -16,6 +16,7 @@ from treadle_tracer.values.rules import (
     control_flow_operators,
     copying,
     foreach,
+    frames,
     function_transforms,
     inspection,
     numpy_arrays,
@@ -35,6 +36,7 @@ from treadle_tracer.values.rules.registered import REGISTERED
 from treadle_tracer.values.rules.rule import Rule, folds
 
 ALL_RULES: tuple[Rule, ...] = (
+    *frames.RULES,
     *python_builtins.RULES,
     *class_statements.RULES,
     *pure_twins.RULES,
