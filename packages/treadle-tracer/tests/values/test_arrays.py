@@ -367,3 +367,45 @@ def test_arrays_that_leave_beside_their_views_share_memory():
     view[0] = 7
     assert whole[1] == tensor[1] == 7
     assert type(whole.base) is np.ndarray
+
+
+def _points(seed):
+    random = np.random.default_rng(seed)
+    xp = np.sort(random.normal(size=random.integers(2, 9)))
+    xp, fp = np.sort(np.round(xp)) if seed % 3 == 0 else xp, random.normal(size=len(xp))
+    fp[0] = np.inf if seed % 4 == 0 else fp[0]
+    x = np.concatenate([random.normal(size=5) * 2, xp, [np.nan] * (seed % 2)])
+    return x, xp, fp
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_interpolation(seed):
+    def f(x, xp, fp):
+        return (
+            np.interp(x, xp, fp),
+            np.interp(x.astype(np.float32), xp, fp, left=-1.0, right=7),
+            np.interp([0, 1], xp, fp),
+        )
+
+    fast, said = compiled(f, fullgraph=True)
+    found, expected = fast(*_points(seed)), f(*_points(seed))
+    for one, other in zip(found, expected, strict=True):
+        assert one.dtype == other.dtype
+        np.testing.assert_allclose(one, other, equal_nan=True)
+    assert len(said.graphs) == 1
+
+
+def test_interpolations_that_numpy_makes_itself():
+    def f(x, xp, fp):
+        return (
+            np.interp(0.5, xp, fp),
+            np.interp(x, xp[:1], fp[:1]),
+            np.interp(x, xp, fp, period=2.0),
+            np.interp(x, xp, fp * 1j),
+        )
+
+    fast, _ = compiled(f)
+    given = np.array([0.1, 0.7, 2.5]), np.array([0.0, 1.0]), np.array([3.0, 4.0])
+    for one, other in zip(fast(*given), f(*given), strict=True):
+        assert type(one) is type(other)
+        np.testing.assert_allclose(one, other)

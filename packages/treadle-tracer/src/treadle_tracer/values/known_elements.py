@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from treadle_tracer.values.value import TraceContext
 
-_MOST_ELEMENTS = 1024
+MOST_ELEMENTS = 1024
 _MOST_CALLS = 32
 
 
@@ -65,7 +65,7 @@ def _has_few_elements(value: Any) -> bool:
         return all(_has_few_elements(item) for item in value)
     if not isinstance(value, torch.Tensor):
         return isinstance(value, (bool, int, float, torch.Size))
-    return is_small(value, _MOST_ELEMENTS) and not value.requires_grad
+    return is_small(value, MOST_ELEMENTS) and not value.requires_grad
 
 
 def _may_be_written(calls: list[fx.Node], nodes: Iterable[fx.Node]) -> bool:

@@ -34,6 +34,7 @@ from treadle_tracer.values.call_effects import is_in_place
 from treadle_tracer.values.class_lookup import MISSING, lookup
 from treadle_tracer.values.constant_objects import MadeConstantObject
 from treadle_tracer.values.constants import is_numpy_scalar
+from treadle_tracer.values.known_results import known_result
 from treadle_tracer.values.mappings import DictValue, DictView
 from treadle_tracer.values.numpy_numbers import NumpyNumber
 from treadle_tracer.values.originals import is_original, original
@@ -151,6 +152,9 @@ def run_in_graph(
         raise Unsupported("torch-call-raises", f"detach_ of {args[0].describe()}, which is a view")
     if target is torch.Tensor or (known is not None and known.is_uninitialised):
         _rely_on_uninitialised(tx, _name(target))
+    found = known_result(tx, target, args, kwargs)
+    if found is not None:
+        return found
     if "requires_grad" in kwargs and torch.is_grad_enabled() and _name(target) in _FACTORIES:
         return _new_leaf(tx, op, target, args, dict(kwargs))
     arguments = _Arguments(tx)

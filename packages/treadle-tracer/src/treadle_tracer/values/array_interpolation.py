@@ -1,0 +1,55 @@
+"""`np.interp`, in the operations of NumPy's C function (numpy/_core/src/multiarray/compiled_base.c, arr_interp)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from treadle_tracer.errors import Unsupported
+from treadle_tracer.values.array_options import plain
+from treadle_tracer.values.array_ufuncs import as_array, converted
+from treadle_tracer.values.arrays import ArrayValue, numpy_module
+from treadle_tracer.values.base import Constant
+from treadle_tracer.values.tensor import TensorValue
+from treadle_tracer.values.value import Value
+
+if TYPE_CHECKING:
+    from treadle_tracer.values.value import TraceContext
+
+
+def interp(
+    tx: TraceContext, x: Value, xp: Value, fp: Value, left: Value | None = None, right: Value | None = None
+) -> ArrayValue:
+    """Linear interpolation of real points at an array of places. All dtypes become float64."""
+    arrays = [as_array(tx, one) for one in (x, xp, fp)]
+    places, *points = arrays
+    if places.ndim == 0 or any(array.dtype.kind not in "biuf" for array in arrays):
+        raise Unsupported("numpy", "numpy.interp of these arrays")
+    sizes = [tuple(array.tensor.fake.shape) for array in points]
+    if any(len(size) != 1 or not isinstance(size[0], int) or size[0] < 2 for size in sizes) or sizes[0] != sizes[1]:
+        raise Unsupported("numpy", "numpy.interp between these points")
+    beyond = [None if one is None else plain(one) for one in (left, right)]
+    if not all(one is None or isinstance(one, (int, float)) for one in beyond):
+        raise Unsupported("numpy", "numpy.interp with these values beyond the points")
+    wide = [converted(tx, array.tensor, numpy_module().dtype("float64")) for array in arrays]
+    found = tx.inline(tx.wrap_known(_interpolated), [*wide, *map(Constant, beyond)], {})
+    assert isinstance(found, TensorValue)
+    return ArrayValue(found)
+
+
+def _interpolated(x: Any, xp: Any, fp: Any, left: float | None, right: float | None) -> Any:
+    """Traced in place of the C function."""
+    last = xp.shape[0] - 1
+    before = torch.searchsorted(xp, x, right=True) - 1
+    low = before.clamp(0, last - 1)
+    x0, x1, y0, y1 = xp[low], xp[low + 1], fp[low], fp[low + 1]
+    slope = (y1 - y0) / (x1 - x0)
+    found = slope * (x - x0) + y0
+    found = torch.where(found.isnan(), slope * (x - x1) + y1, found)
+    found = torch.where(found.isnan() & (y0 == y1), y0, found)
+    found = torch.where(x == x0, y0, found)
+    found = torch.where(x == xp[last], fp[last], found)
+    found = torch.where(x < xp[0], fp[0] if left is None else left, found)
+    found = torch.where(x > xp[last], fp[last] if right is None else right, found)
+    return torch.where(x.isnan(), x, found)

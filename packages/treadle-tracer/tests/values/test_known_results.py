@@ -1,0 +1,89 @@
+"""Sizes that depend on elements that the program makes from constants."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from compile_runs import compiled
+
+np = pytest.importorskip("numpy")
+
+STEPS = "torch.linspace(0, 9, 4).flip(0)"
+KNOWN = (
+    f"({STEPS} == 3).nonzero()", f"({STEPS} == 4).nonzero()", f"torch.nonzero({STEPS} > 2, as_tuple=True)", f"torch.argwhere({STEPS} > 2)",
+    f"torch.where({STEPS} > 2)", f"torch.masked_select({STEPS}, {STEPS} > 2)", "torch.unique(torch.tensor([3, 1, 3]))",
+    "torch.unique(torch.tensor([3, 1, 3]), return_inverse=True)", "torch.unique_consecutive(torch.tensor([[1, 1], [2, 3]]), dim=1)",
+    "torch.bincount(torch.tensor([3, 1, 3]))", "torch.repeat_interleave(torch.tensor([1, 2]))", "torch.eye(3).nonzero()",
+    "torch.tensor([float('nan'), 0.0, float('inf')]).nonzero()", "torch.zeros(0, 2).nonzero()", "torch.tensor(True).nonzero()",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("expression", KNOWN)
+def test_as_in_eager(expression):
+    scope = {"torch": torch}
+    exec(
+        f"def f(x):\n    r = {expression}\n    r = r if isinstance(r, tuple) else (r,)\n"
+        "    return x + 1, r, [len(part) for part in r], [part.shape for part in r]",
+        scope,
+    )
+    fast, said = compiled(scope["f"], fullgraph=True)
+    for _ in range(2):
+        found, expected = fast(torch.ones(2)), scope["f"](torch.ones(2))
+        assert found[2:] == expected[2:]
+        for one, other in zip(found[1], expected[1], strict=True):
+            assert one.dtype == other.dtype and torch.equal(one, other)
+    assert len(said.graphs) == 1
+
+
+def test_elements_from_outside_are_not_known():
+    def f(x):
+        return x[0] + (x > 0).nonzero().shape[0]
+
+    fast, _ = compiled(f)
+    for x in (torch.tensor([1.0, -1.0]), torch.tensor([1.0, 2.0])):
+        assert torch.equal(fast(x), f(x))
+
+
+def test_written_elements_are_not_known():
+    def f(x):
+        steps = torch.zeros(3)
+        steps[0] = x[0]
+        return x + len(steps.nonzero())
+
+    fast, _ = compiled(f)
+    for x in (torch.tensor([1.0, -1.0]), torch.tensor([0.0, 2.0])):
+        assert torch.equal(fast(x), f(x))
+
+
+def test_errors_are_the_programs():
+    def f(x):
+        try:
+            return torch.bincount(torch.tensor([-1]))
+        except RuntimeError as error:
+            return x, str(error)
+
+    fast, _ = compiled(f)
+    assert fast(torch.ones(2))[1] == f(torch.ones(2))[1]
+
+
+def test_a_scheduler_of_diffusion():
+    """As diffusers' Euler schedulers do: the place of a step among all steps is looked up by value."""
+    noise = torch.linspace(0.99, 0.1, 100)
+
+    def sample(x):
+        steps = np.linspace(0, 99, 6, dtype=np.float32)[::-1].copy()
+        sigmas = np.asarray(((1 - noise) / noise).sqrt())
+        sigmas = np.interp(steps, np.arange(0, len(sigmas)), sigmas)
+        sigmas = torch.from_numpy(np.concatenate([sigmas, [0.0]]).astype(np.float32))
+        steps = torch.from_numpy(steps).to(device="cpu")
+        for step in steps:
+            places = (steps == step).nonzero()
+            place = places[1 if len(places) > 1 else 0].item()
+            x = x * sigmas[place] + sigmas[place + 1]
+        return x
+
+    fast, said = compiled(sample, fullgraph=True)
+    for _ in range(2):
+        x = torch.randn(3)
+        torch.testing.assert_close(fast(x), sample(x))
+    assert len(said.graphs) == 1
