@@ -87,3 +87,49 @@ def test_a_scheduler_of_diffusion():
         x = torch.randn(3)
         torch.testing.assert_close(fast(x), sample(x))
     assert len(said.graphs) == 1
+
+
+WRITTEN = (
+    "a = torch.arange(5); a += 2; a[0] = 7; r = a.tolist()",
+    "a = torch.arange(4); b = a[1:3]; b.mul_(3); r = (a.tolist(), b.tolist())",
+    "a = torch.zeros(3); b = a.view(3, 1); r0 = a.tolist(); b.fill_(2); a[1:] = torch.ones(2); r = (r0, b.tolist(), len(a.nonzero()))",
+    "a = torch.arange(3); b = a + 1; a.zero_(); r = (a.tolist(), b.tolist(), (b == 2).nonzero().tolist())",
+    "a = torch.arange(3); a.copy_(torch.tensor([4, 5, 6])); a[torch.tensor([0, 2])] = 9; r = a.tolist()",
+    "a = np.arange(5); a += 1; a[1] = 8; r = torch.from_numpy(a).tolist()",
+)
+WRITTEN_FROM_ELSEWHERE = (
+    "a = torch.zeros(3); a[0] = x[0]; r = a[1].item()",
+    "a = torch.zeros(3); b = a[1:]; b += x[0]; r = a.tolist()",
+    "a = torch.zeros(4); torch.manual_seed(0); a.uniform_(); r = a.tolist()",
+    "a = torch.zeros(2); torch.add(torch.ones(2), 1, out=a); r = a.tolist()",
+)
+
+
+@pytest.mark.parametrize("lines", (*WRITTEN, *WRITTEN_FROM_ELSEWHERE))
+def test_what_is_written_is_known(lines):
+    scope = {"torch": torch, "np": np}
+    body = "".join(f"    {line.strip()}\n" for line in lines.split(";"))
+    exec(f"def f(x):\n{body}    return x * 2, r", scope)
+    fast, said = compiled(scope["f"])
+    for x in (torch.ones(2), torch.zeros(2)):
+        assert fast(x)[1] == scope["f"](x)[1]
+    assert len(said.graphs) == 1 or lines in WRITTEN_FROM_ELSEWHERE
+
+
+@pytest.mark.parametrize(
+    "place", ("steps[1]", "steps[-1] - 3", "steps[0], steps[1]", "np.int64(2)", "steps[3] * 9", "steps.max()")
+)
+def test_integers_of_numpy_as_indices(place):
+    scope = {"torch": torch, "np": np}
+    exec(
+        "def f(x):\n    steps = (np.arange(0, 4) * 1).round()[::-1].copy().astype(np.int64)\n"
+        f"    try:\n        r = x[{place}]\n    except IndexError as error:\n        return x, str(error)\n"
+        "    y = x.clone()\n"
+        f"    y[{place}] = 5\n    return r * 2, y",
+        scope,
+    )
+    fast, _ = compiled(scope["f"])
+    x = torch.arange(16.0).view(4, 4)
+    for one, other in zip(fast(x), scope["f"](x), strict=True):
+        assert type(one) is type(other)
+        assert one == other if isinstance(one, str) else torch.equal(one, other)

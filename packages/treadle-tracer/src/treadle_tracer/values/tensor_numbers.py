@@ -163,6 +163,16 @@ def _is_position(tx: TraceContext, key: Value) -> bool:
     return isinstance(key, SymbolicValue) and key.python_type() is int
 
 
+def with_known_scalars(tx: TraceContext, key: Value) -> Value:
+    """A key with ints in place of NumPy's integers that follow from constants: a tensor takes them for ints."""
+    if isinstance(key, TupleValue) and any(isinstance(part, ArrayValue) for part in key.items):
+        return TupleValue([with_known_scalars(tx, part) for part in key.items])
+    if not isinstance(key, ArrayValue) or not key.is_scalar or key.dtype.kind not in "iu":
+        return key
+    known = known_number(tx, key.tensor.known_node)
+    return key if known is None else Constant(known)
+
+
 def _without_tensors(tx: TraceContext, key: Value) -> Value:
     """A slice with numbers in place of tensors."""
     if (

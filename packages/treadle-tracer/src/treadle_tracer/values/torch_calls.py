@@ -451,12 +451,14 @@ def _wrap_item(tx: TraceContext, item: Any, node: fx.Node, key: Any) -> Value:
 
 def get_item(tx: TraceContext, owner: TensorValue, key: Value) -> Value:
     """`owner[key]`"""
+    key = tensor_numbers.with_known_scalars(tx, key)
     found = tensor_numbers.get_item(tx, owner, key)
     return found if found is not None else run_in_graph(tx, "call_function", operator.getitem, [owner, key], {})
 
 
 def set_item(tx: TraceContext, owner: TensorValue, key: Value, value: Value) -> None:
     """`owner[key] = value`"""
+    key = tensor_numbers.with_known_scalars(tx, key)
     if not tensor_numbers.set_item(tx, owner, key, value):
         run_in_graph(tx, "call_function", operator.setitem, [owner, key, value], {})
 
