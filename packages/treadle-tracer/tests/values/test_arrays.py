@@ -409,3 +409,38 @@ def test_interpolations_that_numpy_makes_itself():
     for one, other in zip(fast(*given), f(*given), strict=True):
         assert type(one) is type(other)
         np.testing.assert_allclose(one, other)
+
+
+PARTS = ("[::-1][:-1]", "[::-1][1:4]", "[::-1][::-1]", "[::-2][:2]", "[4:0:-1][-3:]", "[::-1][::2]", "[::-1][-2:]")
+
+
+@pytest.mark.parametrize("part", PARTS)
+@pytest.mark.parametrize("made", ("np.arange(6)", "np.arange(12).reshape(6, 2)", "a.numpy()"))
+def test_parts_of_what_runs_backwards(part, made):
+    """They are views of the same array."""
+    scope = {"np": np}
+    exec(
+        f"def f(x, a):\n    whole = {made}\n    part = whole{part}\n    before = part.copy()\n    whole += 1\n"
+        "    return x + 1, before, part.copy(), part.shape",
+        scope,
+    )
+    fast, said = compiled(scope["f"], fullgraph=True)
+    found = fast(torch.ones(2), torch.arange(6))
+    expected = scope["f"](torch.ones(2), torch.arange(6))
+    for one, other in zip(found[1:], expected[1:], strict=True):
+        np.testing.assert_array_equal(one, other)
+    assert len(said.graphs) == 1
+
+
+@pytest.mark.parametrize(
+    "given", ("0, n, 5", "n, 7, 4", "n, m", "0, n, num=6, endpoint=False", "n, n, 3", "0, n, 4, dtype=int", "n, 2, 1")
+)
+def test_numbers_at_equal_distances(given):
+    scope = {"np": np}
+    exec(f"def f(x, n, m):\n    return x + 1, np.linspace({given})", scope)
+    fast, said = compiled(scope["f"], dynamic=True)
+    for n, m in ((3, 2.5), (7, -1.0), (-2, 5e-324), (9, 0.1)):
+        found, expected = fast(torch.ones(2), n, m)[1], scope["f"](torch.ones(2), n, m)[1]
+        assert found.dtype == expected.dtype
+        np.testing.assert_allclose(found, expected, rtol=1e-14)
+    assert len(said.graphs) == 1 or "dtype" in given or given == "n, 2, 1"

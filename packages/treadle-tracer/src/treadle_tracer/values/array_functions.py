@@ -16,7 +16,7 @@ import torch
 from treadle_tracer.class_facts import defining_package
 from treadle_tracer.errors import Unsupported
 from treadle_tracer.tables import by_name
-from treadle_tracer.values.array_interpolation import interp
+from treadle_tracer.values.array_interpolation import interp, linspace
 from treadle_tracer.values.array_items import get_item, store
 from treadle_tracer.values.array_options import (
     dtype_option,
@@ -338,6 +338,7 @@ _FUNCTIONS: dict[str, Callable[..., Value]] = by_name(
     ("copyto", _copyto),
     ("roll", _roll),
     ("interp", interp),
+    ("linspace", linspace),
     ("result_type", _result_type),
     ("normalize_axis_index", lambda tx, axis, ndim, *more: Constant(_index_in(plain(axis), plain(ndim)))),
 )

@@ -1,4 +1,4 @@
-"""`np.interp`, in the operations of NumPy's C function (numpy/_core/src/multiarray/compiled_base.c, arr_interp)."""
+"""`np.interp`, in the operations of NumPy's C function (numpy/_core/src/multiarray/compiled_base.c, arr_interp), and `np.linspace`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import torch
 
 from treadle_tracer.errors import Unsupported
 from treadle_tracer.values.array_options import plain
-from treadle_tracer.values.array_ufuncs import as_array, converted
+from treadle_tracer.values.array_ufuncs import as_array, converted, in_dtype, operand
 from treadle_tracer.values.arrays import ArrayValue, numpy_module
 from treadle_tracer.values.base import Constant
 from treadle_tracer.values.tensor import TensorValue
@@ -53,3 +53,38 @@ def _interpolated(x: Any, xp: Any, fp: Any, left: float | None, right: float | N
     found = torch.where(x < xp[0], fp[0] if left is None else left, found)
     found = torch.where(x > xp[last], fp[last] if right is None else right, found)
     return torch.where(x.isnan(), x, found)
+
+
+def linspace(
+    tx: TraceContext,
+    start: Value,
+    stop: Value,
+    num: Value | None = None,
+    endpoint: Value | None = None,
+    **options: Value,
+) -> Value:
+    """Numbers at equal distances between two numbers that are not known yet. Between arrays, and with options, it is NumPy's own body."""
+    ends = [operand(tx, one) for one in (start, stop)]
+    kinds = [numpy_module().dtype(end.kind) for end in ends]
+    count, has_end = plain(num, 50), plain(endpoint, True)
+    is_plain = all(end.ndim == 0 and kind.name in ("int64", "float64") for end, kind in zip(ends, kinds, strict=True))
+    if options or not is_plain or type(count) is not int or count < 2 or type(has_end) is not bool:
+        given = {name: value for name, value in (("num", num), ("endpoint", endpoint)) if value is not None}
+        body = numpy_module().linspace._implementation
+        return tx.inline(tx.wrap_known(body), [start, stop], {**given, **options})
+    wide = [in_dtype(tx, end, numpy_module().dtype("float64")) for end in ends]
+    found = tx.inline(tx.wrap_known(_spaced), [*wide, Constant(count), Constant(has_end)], {})
+    assert isinstance(found, TensorValue)
+    return ArrayValue(found)
+
+
+def _spaced(start: Any, stop: Any, num: int, endpoint: bool) -> Any:
+    """Traced in place of the body, which decides whether the distance is 0."""
+    parts = num - 1 if endpoint else num
+    delta = stop - start
+    step = delta / parts
+    y = torch.arange(0, num, dtype=torch.float64, device=start.device)
+    y = torch.where(step == 0, y / parts * delta, y * step) + start
+    if endpoint:
+        y[-1] = stop
+    return y

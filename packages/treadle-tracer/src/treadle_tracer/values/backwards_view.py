@@ -19,6 +19,7 @@ from treadle_tracer.values.array_options import is_absent
 from treadle_tracer.values.arrays import ArrayValue, in_graph, numpy_module
 from treadle_tracer.values.base import Constant, Method
 from treadle_tracer.values.iteration import ItemIterator
+from treadle_tracer.values.sequences import TupleValue
 from treadle_tracer.values.value import NotConstant, Value
 
 if TYPE_CHECKING:
@@ -106,10 +107,34 @@ class BackwardsView(Value):
         return self.read(tx).length_value(tx)
 
     def get_item(self, tx: TraceContext, key: Value) -> Value:
+        part = self._part(tx, key)
+        if part is not None:
+            return part
         found = self.read(tx).get_item(tx, key)
         if not (isinstance(found, ArrayValue) and found.is_scalar):
             raise Unsupported("numpy", f"a part of {self.describe()}")
         return found
+
+    def _part(self, tx: TraceContext, key: Value) -> Value | None:
+        """`self[key]` of slices: a view of the same array. None for another key."""
+        try:
+            given = key.constant()
+        except NotConstant:
+            return None
+        slices = given if type(given) is tuple else (given,)
+        sizes = self.owner.tensor.fake.shape
+        if not all(type(part) is slice for part in slices) or not all(type(size) is int for size in sizes):
+            return None
+        if len(slices) > len(sizes):
+            return None
+        every = slice(None)
+        own = (*self.key, *[every] * (len(sizes) - len(self.key)))
+        wanted = (*slices, *[every] * (len(sizes) - len(slices)))
+        places = [range(size)[a][b] for size, a, b in zip(sizes, own, wanted, strict=True)]
+        composed = [_slice_of(part) for part in places]
+        if any(part.step < 0 for part in places):
+            return backwards_view(tx, self.owner, composed)
+        return self.owner.get_item(tx, TupleValue([Constant(part) for part in composed]))
 
     def set_item(self, tx: TraceContext, key: Value, value: Value) -> None:
         raise Unsupported("numpy", f"a write to {self.describe()}")
@@ -127,6 +152,12 @@ class BackwardsView(Value):
 
 
 _REVERSED = slice(None, None, -1)
+
+
+def _slice_of(places: range) -> slice:
+    """The slice that selects these places."""
+    beyond = places.start + len(places) * places.step
+    return slice(places.start, None if beyond < 0 else beyond, places.step)
 
 
 def backwards_view(tx: TraceContext, owner: ArrayValue, parts: list[Any]) -> BackwardsView:
