@@ -8,6 +8,7 @@ import operator
 
 import torch
 import torch.nn.functional as F
+from compile_runs import compiled
 from mutate_runs import check, collect, ones, replaced
 from torch import nn
 
@@ -436,3 +437,13 @@ def test_patches(program):
 
 
 MAY_BREAK = {"torch_constructor", "tensor_iteration"}
+
+
+def test_imports_of_torch_compile_change_nothing(monkeypatch):
+    """The body of `F.pad` names `torch._dynamo`, and asks for it only while torch.compile traces it."""
+    fast, said = compiled(lambda x: F.pad(x, (1, 1)) * 2)
+    expected = F.pad(torch.ones(2), (1, 1)) * 2
+    assert torch.equal(fast(torch.ones(2)), expected)
+    monkeypatch.setitem(vars(torch), "_dynamo", object())
+    assert torch.equal(fast(torch.ones(2)), expected)
+    assert len(said.graphs) == 1

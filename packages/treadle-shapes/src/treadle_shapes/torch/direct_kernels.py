@@ -23,6 +23,8 @@ import torch
 from torch._decomp import decomposition_table
 from torch._subclasses.fake_tensor import FakeTensor
 
+from treadle_shapes.torch import constants
+
 aten = torch.ops.aten
 _LOW_FLOATS = (torch.float16, torch.bfloat16)
 
@@ -169,5 +171,7 @@ KERNELS: dict[Any, Callable[..., Any]] = {
     aten.mv.default: _check_one_dtype,
     aten.addbmm.default: _check_one_dtype,
     aten._efficientzerotensor.default: _zeros,
+    aten.lift_fresh.default: constants.lift,
+    aten.lift_fresh_copy.default: constants.lift,
 }
 """Overload -> kernel(mode, *args, **kwargs), for all sizes."""

@@ -24,6 +24,7 @@ from torch._subclasses import fake_impls
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode, in_kernel_invocation_manager
 
 from treadle_shapes.torch import corrected_kernels, direct_kernels, dynamo_stand_in, fast_kernels, patches
+from treadle_shapes.torch.constants import LightConverter
 from treadle_shapes.torch.ours import TreadleMode
 from treadle_shapes.torch.static_calls import StaticCalls, forget_all, why_not_static
 
@@ -131,10 +132,10 @@ def _light_init() -> Callable[..., None]:
 def fake_mode(**options: Any) -> FakeTensorMode:
     """Return a mode with the options of ``FakeTensorMode``. Neither making nor using it imports ``torch._dynamo``."""
     patches.install()
-    if dynamo_stand_in.is_imported():
-        return TreadleFakeMode(**options)
     mode = TreadleFakeMode.__new__(TreadleFakeMode)
-    _light_init()(mode, **options)
+    initialise = FakeTensorMode.__init__ if dynamo_stand_in.is_imported() else _light_init()
+    initialise(mode, **options)
+    mode.fake_tensor_converter.__class__ = LightConverter
     return mode
 
 

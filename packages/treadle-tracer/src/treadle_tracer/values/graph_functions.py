@@ -33,6 +33,10 @@ _EVALUATED = frozenset(
 """Names of functions in these modules that compute nothing."""
 
 
+_OF_TORCH_COMPILE = frozenset({"_dynamo"})
+"""Names that the code reads while torch.compile traces it and at no other time. The module may be imported whenever the program likes."""
+
+
 def goes_into_graph(obj: Any) -> bool:
     """Whether a call of this callable is one node."""
     kind = type(obj)
@@ -59,7 +63,7 @@ def rely_on_body(tx: TraceContext, function: types.FunctionType) -> None:
         for name in ("__defaults__", "__kwdefaults__"):
             if getattr(current, name) is not None:
                 tx.guards.add(AttrSource(ConstSource(current), name), "is", getattr(current, name))
-        for name in _names_in(current.__code__):
+        for name in _names_in(current.__code__) - _OF_TORCH_COMPILE:
             for module, scope in ((None, current.__globals__), (torch, vars(torch))):
                 if name not in scope:
                     continue
