@@ -33,6 +33,7 @@ IN_THE_GRAPH = [
     "list(a[::-1])",
     "a[::-2].copy()",
     "a[4:1:-1] * 2",
+    "a[::-1][1:3]",
     "m[::-1].copy()",
     "m[1:, ::-1].sum(1)",
     "m[::-1, ::-1] + 0",
@@ -40,7 +41,7 @@ IN_THE_GRAPH = [
     "np.linspace(0, 9, 6).round()[::-1].copy().astype(np.int64)",
 ]
 WITH_A_BREAK = [
-    "a[::-1][1:3]",
+    "a[::-1][1:2]",
     "a[::-1].reshape(2, 3)",
     "a[::-1].T",
     "a[:1][::-1].copy()",
@@ -111,7 +112,7 @@ def test_reading_is_traced(expression):
 
 
 @pytest.mark.parametrize("expression", WITH_A_BREAK)
-def test_views_of_views_and_writes_break_the_graph(expression):
+def test_other_views_and_writes_break_the_graph(expression):
     _, codes = graphs_and_breaks(f"return {expression}")
     assert codes and set(codes) <= {"numpy", "array-kind"}
 

@@ -4,7 +4,7 @@
     torch.from_numpy(order.copy())    # a tensor of the flipped elements
 
 Whoever reads the view gets the elements that the array has then, in a tensor of their own. Outside the graph the view is made from the
-array. Whatever would write to the view or make a view of it breaks the graph.
+array, and so are slices of it. Whatever would write to the view or make another view of it breaks the graph.
 """
 
 from __future__ import annotations
