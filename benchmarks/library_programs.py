@@ -362,6 +362,40 @@ def denoising_diffusion_unet() -> Program:
     }
 
 
+def _sampling(scheduler: str) -> Callable[[], Program]:
+    """Five steps of sampling by a scheduler of diffusers, which makes its steps in every call."""
+
+    def make() -> Program:
+        steps = getattr(_load("diffusers"), scheduler)(num_train_timesteps=100)
+        network = nn.Sequential(nn.Conv2d(3, 8, 3, padding=1), nn.SiLU(), nn.Conv2d(8, 3, 3, padding=1)).eval()
+
+        def sample(x: Any) -> Any:
+            steps.set_timesteps(5)
+            x = x * steps.init_noise_sigma
+            for t in steps.timesteps:
+                x = steps.step(network(steps.scale_model_input(x, t)), t, x).prev_sample
+            return x
+
+        return sample, {"x": torch.randn(1, 3, 16, 16)}
+
+    return make
+
+
+_SCHEDULERS = (
+    *(
+        "DDPM",
+        "DDIM",
+        "PNDM",
+        "LMSDiscrete",
+        "EulerDiscrete",
+        "EulerAncestralDiscrete",
+        "HeunDiscrete",
+        "KDPM2Discrete",
+    ),
+    *("DPMSolverMultistep", "UniPCMultistep", "DEISMultistep", "SASolver", "LCM", "TCD"),
+)
+
+
 # ---- reinforcement learning
 
 
@@ -436,5 +470,6 @@ PROGRAMS: dict[str, Callable[[], Program]] = {
     "kornia_lab": _kornia("color.rgb_to_lab"),
     "kornia_equalize": _kornia("enhance.equalize"),
     "kornia_rotate": _kornia("geometry.rotate", torch.tensor([10.0, 20.0])),
+    **{f"diffusers_sampling_{name}": _sampling(f"{name}Scheduler") for name in _SCHEDULERS},
 }
 """Programs by name; each name begins with that of its library."""

@@ -444,3 +444,26 @@ def test_numbers_at_equal_distances(given):
         assert found.dtype == expected.dtype
         np.testing.assert_allclose(found, expected, rtol=1e-14)
     assert len(said.graphs) == 1 or "dtype" in given or given == "n, 2, 1"
+
+
+@pytest.mark.parametrize(
+    "items",
+    (
+        "[t[0]]",
+        "[t[0], 2]",
+        "[t, t * 2]",
+        "[t[0], n[1]]",
+        "[np.float64(1.0), n[0]]",
+        "(n[0], n[1])",
+        "[t[0], 2.5, a[1]]",
+    ),
+)
+def test_arrays_of_tensors(items):
+    scope = {"np": np}
+    exec(f"def f(t, n, a):\n    return t + 1, np.array({items}), np.concatenate([a, np.ravel({items})])", scope)
+    fast, said = compiled(scope["f"])
+    given = torch.tensor([1.5, 2.5]), torch.tensor([3, 4]), np.array([0.5, 1.0])
+    for one, other in zip(fast(*given)[1:], scope["f"](*given)[1:], strict=True):
+        assert one.dtype == other.dtype
+        np.testing.assert_array_equal(one, other)
+    assert len(said.graphs) == 1

@@ -77,8 +77,9 @@ def as_array(tx: TraceContext, value: Value) -> ArrayValue:
     if isinstance(value, TensorValue):
         return array_of(value)
     if isinstance(value, Sequence):
-        if any(isinstance(item, (ArrayValue, BackwardsView)) for item in value.items):
-            return _stacked(tx, [as_array(tx, item) for item in value.items])
+        items = [item.force(tx) if isinstance(item, LazyValue) else item for item in value.items]
+        if any(isinstance(item, (ArrayValue, BackwardsView, TensorValue)) for item in items):
+            return _stacked(tx, [as_array(tx, item) for item in items])
         value = Constant([_plain(tx, item) for item in value.items])
     if isinstance(value, NumpyNumber):
         value = value.fixed(tx)
