@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 _MOST_WAITS = 4  # so many calls in a row wait for another call like them; behind them, traces become rare
-_LONGEST_REST = 10  # calls without a trace, as a power of 2
+_LONGEST_REST = 6  # calls without a trace, as a power of 2
 _MOST_WAITING = 32
 
 
@@ -148,6 +148,13 @@ class CodeState:
         if beyond > 0:
             self.resting[owner] = 2 ** min(beyond, _LONGEST_REST)
         return beyond <= 0
+
+    def never_settles(self, owner: int | None) -> bool:
+        """Whether so many traces were in vain that the code is left to Python: a call that only rests costs some microseconds, too.
+
+        Not for module instances, whose code others share.
+        """
+        return owner is None and self.waited[owner] > _MOST_WAITS + _LONGEST_REST
 
     def has_waited(self, owner: int | None) -> bool:
         """Whether so many calls in a row have outdated their own traces that the next is not expected to be different."""

@@ -302,7 +302,12 @@ class FrameCompiler:
             return treadle_frame.RUN_ONCE_BELOW
         if isinstance(answer, Wait):
             self.observer.on_wait(code, answer.guard)
-            is_single = state.wait(answer.entry, module_argument(frame))
+            owner = module_argument(frame)
+            is_single = state.wait(answer.entry, owner)
+            if state.never_settles(owner):
+                return self._skip(
+                    code, Skip(SkipKind.ENTRY_LIMIT, f"every call ends what it relies on: {answer.guard}"), warn=True
+                )
             return treadle_frame.RUN_ONCE_BELOW if is_single else treadle_frame.RUN_ONCE
         if not self.options.fullgraph:
             state.waited.pop(module_argument(frame), None)
