@@ -18,6 +18,7 @@ import torch
 import torch.distributions.utils as lazy_properties
 
 from treadle_tracer.by_identity import IdentityDict, is_one_of
+from treadle_tracer.bytecode.opcodes import MINOR
 from treadle_tracer.class_facts import (
     flags_of,
     is_subtype,
@@ -331,14 +332,14 @@ def _new_partial(tx: TraceContext, cls: type, args: list[Value], kwargs: dict[st
 
 
 def _part_to_take_over(tx: TraceContext, function: Value) -> PartialValue | None:
-    """What a new partial of a partial takes over in its place: of one without attributes that is called as partials are.
+    """What a new partial of a partial takes over in its place: of one without attributes, before CPython 3.13 also called as partials are.
 
     As in CPython, Modules/_functoolsmodule.c, partial_new.
     """
     part = getattr(function, "container", None)
     if not isinstance(function, ObjectValue) or not isinstance(part, PartialValue):
         return None
-    if lookup(tx, function.cls, "__call__") is not functools.partial.__call__:
+    if MINOR < 13 and lookup(tx, function.cls, "__call__") is not functools.partial.__call__:
         return None
     has_attributes = any(owner is function for owner, _, _ in tx.mutations.attr_stores())
     if not has_attributes and function.obj is not None:
