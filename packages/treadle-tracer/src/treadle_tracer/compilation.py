@@ -220,10 +220,9 @@ class Compilation:
         result: TraceResult | None = None
         with contextlib.suppress(Unsupported):
             result = self._trace_once(wanted)
-            more = self._with_overwritten(wanted, result)
-            if more is not wanted:
-                result, wanted = self._trace_once(more), more
-                numbers = wanted.numbers
+        if result is not None:
+            result, wanted = self._with_overwritten(result, wanted)
+            numbers = wanted.numbers
         if result is not None and (result.reason is None or not result.guards.has_integers):
             return result, wanted
         fewer = wanted.without_numbers()
@@ -233,15 +232,20 @@ class Compilation:
         self.state.constants |= numbers
         return without, fewer
 
-    def _with_overwritten(self, wanted: DynamicSources, result: TraceResult) -> DynamicSources:
-        """The same, with the numbers that the trace overwrites by numbers that vary."""
-        found = overwritten_numbers(result) if self.options.dynamic is not False else set()
-        found -= self.state.constants
+    def _with_overwritten(self, result: TraceResult, wanted: DynamicSources) -> tuple[TraceResult, DynamicSources]:
+        """The trace in which numbers that it overwrites by numbers that vary are symbols, too; the same one if that traces less."""
+        found = overwritten_numbers(result) - self.state.constants if self.options.dynamic is not False else set()
         if not found:
-            return wanted
+            return result, wanted
+        more, again = wanted.with_numbers(found), None
+        with contextlib.suppress(Unsupported):
+            again = self._trace_once(more)
+        if again is None or (again.reason is not None and result.reason is None):
+            self.state.constants |= found
+            return result, wanted
         for source in found:
             self.state.dynamic.setdefault(source, {})
-        return wanted.with_numbers(found)
+        return again, more
 
     def _trace_once(
         self,

@@ -88,3 +88,18 @@ def test_a_number_overwritten_by_one_that_varies_varies(place, dynamic, graphs):
         best = max(2 * (n > 0), n) if n < 3 else max(3 + 2 * (n > 3), n)
         torch.testing.assert_close(run(torch.ones(3), n), torch.full((3,), float(best)))
     assert len(said.graphs) == graphs
+
+
+def test_a_number_that_no_symbol_can_stand_for_leaves_the_others_alone():
+    """What is overwritten is used in a way that breaks the graph where it is a symbol; `n` stays one."""
+    box = types.SimpleNamespace(last=1)
+
+    def f(x, n):
+        y = x * n + ord(chr(64 + box.last * 0))
+        box.last = n
+        return y
+
+    run, said = compiled(f)
+    for n in range(1, 9):
+        torch.testing.assert_close(run(torch.ones(3), n), torch.full((3,), float(n + 64)))
+    assert not said.breaks and len(said.graphs) <= 4
