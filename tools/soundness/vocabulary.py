@@ -26,6 +26,13 @@ class Fn(torch.autograd.Function):
     def forward(ctx, x): return x * 2
     @staticmethod
     def backward(ctx, grad): return grad * 3
+class FnInPlace(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        ctx.mark_dirty(x)
+        return x.mul_(2)
+    @staticmethod
+    def backward(ctx, grad): return grad * 2
 @contextlib.contextmanager
 def entered(v):
     L.append(v)
@@ -48,6 +55,9 @@ TENSORS = (
     "torch.nn.Parameter(torch.ones(N, 3))",
     "torch.nn.Parameter(torch.ones(N, 3), requires_grad=False)",
     "torch.ones(3, N).t()",
+    "(torch.ones(2, N, 3, requires_grad=True) * 1).unbind(0)[1]",
+    "torch.ones(2, N, 3).unbind(0)[1]",
+    "torch.no_grad()(lambda: torch.ones(3, N).t())()",
     "torch.arange(18.0)[3 : 3 + 3 * N].view(N, 3)",
     "torch.arange(36.0).view(12, 3)[::2][:N]",
     "torch.ones(3).expand(N, 3)",
@@ -417,6 +427,10 @@ EFFECTS = (
     "Q.append({v})",
     "m0.calls = getattr(m0, 'calls', 0) + 1",
     "x.add_(1)",
+    "x.add_(m0.weight.sum())",
+    "x.detach().add_(1)",
+    "x.view(-1)[0] = m0.weight.sum()",
+    "FnInPlace.apply(x)",
     "x[0] = {n}",
     "print('{a}', len(out), {o} is a)",
     "out.append(x)",

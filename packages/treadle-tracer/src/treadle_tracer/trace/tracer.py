@@ -587,6 +587,15 @@ def _why_not_traceable(obj: torch.Tensor) -> str | None:
         return "nested or quantised"
     if obj.is_conj() or obj.is_neg():
         return "a lazily conjugated or negated view"
+    return _why_not_differentiable(obj)
+
+
+def _why_not_differentiable(obj: torch.Tensor) -> str | None:
+    """Why autograd refuses every use of a view, or None: it asks for the history anew once the base has been written to."""
+    try:
+        _ = obj.grad_fn
+    except RuntimeError as error:
+        return f"without a valid history: {error}"
     return None
 
 

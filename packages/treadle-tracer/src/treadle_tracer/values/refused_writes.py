@@ -1,11 +1,11 @@
-"""Writes that PyTorch refuses when they run, and fake tensors do not: to a tensor whose elements share memory, and to one that was made in
-inference mode. The graph breaks in front of them, so that what the program has done before is done when PyTorch raises.
+"""Writes that PyTorch refuses when they run, and fake tensors do not: to a tensor whose elements share memory, to one that was made in
+inference mode, and to leaves and views of autograd's graph. The graph breaks in front of them, so that what the program has done before is
+done when PyTorch raises.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import fx
@@ -14,21 +14,63 @@ from treadle_shapes.torch import Kind
 from treadle_shapes.torch import operator as operator_record
 from treadle_tracer.values.call_effects import storages, written_arguments
 
+if TYPE_CHECKING:
+    from treadle_tracer.values.tensor import TensorValue
+    from treadle_tracer.values.value import TraceContext
 
-def why_not_run(node: fx.Node, made_in_inference_mode: Collection[int]) -> str | None:
-    """Why PyTorch may refuse the call of a node, or None. made_in_inference_mode: storages of such tensors from outside."""
+
+def why_not_run(tx: TraceContext, node: fx.Node) -> str | None:
+    """Why PyTorch may refuse the call of a node, or None. What None relies on is guarded."""
     written = [argument.meta.get("example_value") for argument in written_arguments(node)]
     record = operator_record(node.target)
     writes_elements = record is None or record.kind is not Kind.VIEW  # `t_` changes sizes and strides
     if writes_elements and any(map(_has_shared_elements, written)):
         return "it writes to an expanded tensor"
-    if not made_in_inference_mode or torch.is_inference_mode_enabled():
+    made_in_inference_mode = tx.symbols.inference_storages
+    if made_in_inference_mode and not torch.is_inference_mode_enabled():
+        used = [argument.meta.get("example_value") for argument in node.all_input_nodes]
+        touched = [*written, *used] if _requires_grad(node.meta.get("example_value")) else written
+        if any(storages(value) & made_in_inference_mode for value in touched):
+            return "a tensor made in inference mode is neither written to nor saved for a backward pass"
+    return next(filter(None, (why_not_write(tx, value) for value in written)), None)
+
+
+def why_not_write(tx: TraceContext, written: Any) -> str | None:
+    """Why autograd refuses a write to this fake tensor, whose history the write has changed, or None. What None relies on is guarded.
+
+    Fake tensors of outside tensors are views of nothing, so that they know what is a leaf and nothing about what is a view.
+    """
+    if not torch.is_grad_enabled() or not _requires_grad(written):
         return None
-    used = [argument.meta.get("example_value") for argument in node.all_input_nodes]
-    touched = [*written, *used] if _requires_grad(node.meta.get("example_value")) else written
-    if any(storages(value) & set(made_in_inference_mode) for value in touched):
-        return "a tensor made in inference mode is neither written to nor saved for a backward pass"
+    if isinstance(written, (tuple, list)):
+        return next(filter(None, (why_not_write(tx, item) for item in written)), None)
+    # A view that the trace has made raises by itself where it is one of several, or was made in another grad mode. Everything else
+    # that PyTorch asks about, it asks the base, and a view has inherited it. A detached tensor is no view.
+    base: TensorValue | None = tx.tensor_of_fake(written._base if written._is_view() else written)  # type: ignore[arg-type]
+    if base is None or base.obj is None or base.source is None:
+        return None
+    if refuses_writes(base.obj):
+        return "autograd refuses to write to a leaf, to a view of one, and to a view that was made without gradients or as one of several"
+    tx.guards.add(base.source, "call", accepts_writes, f"autograd lets {base.source.text} be written to")
     return None
+
+
+def refuses_writes(tensor: torch.Tensor) -> bool:
+    """Whether autograd raises when grad mode is on and a write makes this tensor depend on one that requires a gradient.
+
+    torch/csrc/autograd/VariableTypeUtils.h, check_inplace.
+    """
+    if not tensor._is_view():
+        return tensor.requires_grad and tensor.is_leaf
+    if torch._C._autograd._get_creation_meta(tensor) != torch._C._autograd.CreationMeta.DEFAULT:
+        return True
+    base = tensor._base
+    return tensor.requires_grad and (tensor.is_leaf or base is None or base.is_leaf)
+
+
+def accepts_writes(tensor: torch.Tensor) -> bool:
+    """The guard on a tensor that a graph writes to."""
+    return not refuses_writes(tensor)
 
 
 def _has_shared_elements(value: Any) -> bool:
@@ -44,4 +86,4 @@ def _requires_grad(value: Any) -> bool:
     return isinstance(value, torch.Tensor) and value.requires_grad
 
 
-__all__ = ["why_not_run"]
+__all__ = ["accepts_writes", "refuses_writes", "why_not_run", "why_not_write"]

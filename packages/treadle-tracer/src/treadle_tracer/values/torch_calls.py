@@ -317,7 +317,7 @@ def _make_node(tx: TraceContext, op: str, target: Any, pairs: list[Any], named: 
     args = tuple(pair[0] for pair in pairs)
     kwargs = {name: pair[0] for name, pair in named.items()}
     node = tx.graph.call(op, target, args, kwargs, result, tx.stack_trace())
-    why_not = why_not_run(node, tx.symbols.inference_storages)
+    why_not = why_not_run(tx, node)
     if why_not is not None:
         raise Unsupported("torch-call-raises", f"{_name(target)}: {why_not}")
     return node

@@ -20,7 +20,7 @@ from torch.autograd.function import once_differentiable
 
 from treadle_shapes.torch import is_transforming
 from treadle_tracer.errors import Unsupported
-from treadle_tracer.values import torch_calls
+from treadle_tracer.values import refused_writes, torch_calls
 from treadle_tracer.values.base import NONE, Constant, LazyValue
 from treadle_tracer.values.class_lookup import find_in_mro, lookup
 from treadle_tracer.values.custom_gradient import Body, CustomGradient, layout_of_gradient
@@ -128,6 +128,8 @@ def apply(tx: TraceContext, args: list[Value], kwargs: dict[str, Value]) -> Valu
         call.copy_returned_inputs()
     if is_recorded:
         call.record()
+    else:
+        call.count_dirty()
     return TupleValue(results) if is_tuple else results[0]
 
 
@@ -179,6 +181,11 @@ class _Call:
                     raise self.refuse("an argument is returned and marked as not differentiable")
                 self.results[k] = self.tx.run_in_graph("call_method", "view_as", [value, value], {})
 
+    def count_dirty(self) -> None:
+        """Count the tensors marked as written once more, as PyTorch does where nothing is recorded, too."""
+        for value in self.noted("dirty_tensors"):
+            self.tx.run_in_graph("call_function", torch.autograd.graph.increment_version, [value], {})
+
     def record(self) -> None:
         """Give the results a history: trace the backward body, and make the node."""
         inputs = [arg for arg in self.args if isinstance(arg, TensorValue)]
@@ -190,6 +197,10 @@ class _Call:
         dirty, fixed, saved = (self.noted(name) for name in ("dirty_tensors", "non_differentiable", "to_save"))
         if any(value.fake._is_view() or not _is_among(value, inputs) for value in dirty):  # type: ignore[attr-defined]
             raise self.refuse("mark_dirty of a view, or of what is no argument")
+        for value in dirty:
+            why_not = refused_writes.why_not_write(self.tx, value.fake)  # type: ignore[attr-defined]
+            if why_not is not None:
+                raise self.refuse(f"mark_dirty: {why_not}")
         materialises = bool(self.context.get_attr(self.tx, "materialize_grads").constant())
         bodies = self.bodies(outputs, fixed, saved, materialises)
         saved = saved if self.context.has_read_saved else []
