@@ -54,8 +54,8 @@ tf_cache_of(PyCodeObject *code)
     return extra;
 }
 
-static CodeCache *
-cache_create(PyCodeObject *code)
+CodeCache *
+tf_cache_create(PyCodeObject *code)
 {
     CodeCache *cache = tf_cache_of(code);
     if (cache != NULL) {
@@ -225,7 +225,7 @@ int
 tf_cache_add(PyCodeObject *code, Entry *entry)
 {
     bool good = tf_cache_accepts(code, entry) == 0 && avoid_own_code(code, entry) == 0;
-    CodeCache *cache = good ? cache_create(code) : NULL;
+    CodeCache *cache = good ? tf_cache_create(code) : NULL;
     PyObject *entries = cache == NULL ? NULL : entries_with_first(cache->entries, (PyObject *)entry);
     if (entries == NULL) {
         return -1;
@@ -237,7 +237,7 @@ tf_cache_add(PyCodeObject *code, Entry *entry)
 int
 tf_cache_set_skip(PyCodeObject *code, bool skip)
 {
-    CodeCache *cache = skip ? cache_create(code) : tf_cache_of(code);
+    CodeCache *cache = skip ? tf_cache_create(code) : tf_cache_of(code);
     if (cache != NULL) {
         cache->skip = skip;
         cache->skip_below = false;
@@ -264,6 +264,7 @@ cache_clear(CodeCache *cache)
         return -1;
     }
     cache->skip = cache->skip_below = false;
+    cache->stale_entries = 0;
     Py_SETREF(cache->entries, empty);
     return 0;
 }

@@ -62,7 +62,9 @@ static bool
 is_plain_data(PyObject *found)
 {
     PyTypeObject *type = Py_TYPE(found);
-    return !PyType_HasFeature(type, Py_TPFLAGS_HEAPTYPE) && type->tp_descr_get == NULL && type->tp_descr_set == NULL;
+    /* Many types of C extensions are made at run time, and nobody can change them: re.Pattern, collections.deque from 3.12 on. */
+    bool may_change = PyType_HasFeature(type, Py_TPFLAGS_HEAPTYPE) && !PyType_HasFeature(type, Py_TPFLAGS_IMMUTABLETYPE);
+    return !may_change && type->tp_descr_get == NULL && type->tp_descr_set == NULL;
 }
 
 /* The classes of an MRO are those of a tuple of classes and references to classes. */

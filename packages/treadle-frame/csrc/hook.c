@@ -361,6 +361,22 @@ frame_view(_PyInterpreterFrame *frame, GuardView *view)
     };
 }
 
+/* A code whose fresh entries so many times did not hold for their own calls is left alone: each call would ask the handler again. */
+enum { MOST_STALE_ENTRIES = 8 };
+
+/* Counts one such entry. -1 with an exception set. */
+static int
+note_stale_entry(PyCodeObject *code)
+{
+    CodeCache *cache = tf_cache_create(code);
+    if (cache == NULL) {
+        return -1;
+    }
+    cache->stale_entries++;
+    cache->skip = cache->skip || cache->stale_entries >= MOST_STALE_ENTRIES;
+    return 0;
+}
+
 /* A fresh entry goes into the cache if its guard is true of the frame it was made for: 1, 0 (a warning was given), -1. */
 static int
 accept_entry(ThreadHook *thread, PyCodeObject *code, Entry *entry, GuardView *view)
@@ -373,6 +389,9 @@ accept_entry(ThreadHook *thread, PyCodeObject *code, Entry *entry, GuardView *vi
     int holds = tf_entry_holds(entry, view);
     if (holds == 0) {
         holds = tf_program_first_failure(entry->guard, view, &failed);
+        if (holds == 0 && note_stale_entry(code) < 0) {
+            holds = -1;
+        }
         if (holds == 0
             && PyErr_WarnFormat(tf_stale_warning, 1, "the new entry for %R is not used: its guard does not hold for the "
                                 "call it was made for: %U", code->co_name, entry->guard->in_order[failed]->reason) < 0) {

@@ -274,11 +274,13 @@ typedef struct CodeCache {
     PyObject *entries;          /* owned tuple, replaced as a whole, so that a loop over it stays valid */
     bool skip;
     bool skip_below;            /* the hook is off in what the code calls, too */
+    int stale_entries;          /* how many fresh entries did not hold for the calls they were made for */
 } CodeCache;
 
 extern PyTypeObject Entry_Type;
 int tf_cache_init(void);
 CodeCache *tf_cache_of(PyCodeObject *);                         /* NULL when there is none; never an error */
+CodeCache *tf_cache_create(PyCodeObject *);                     /* the one there is, or a new one; NULL with an exception set */
 /* Finds the entry whose guard holds: 1 and a new reference, 0, or -1 with an exception set. Runs with the hook off. */
 int tf_cache_find(PyCodeObject *, GuardView *, Entry **);
 int tf_cache_accepts(PyCodeObject *, Entry *);                   /* -1 with LayoutError set: it cannot run in its place */

@@ -5,10 +5,12 @@ from __future__ import annotations
 import ctypes
 import gc
 import math
+import re
 import sys
+import threading
 import types
 import weakref
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -540,6 +542,26 @@ def test_a_lookup_on_a_class_finds_what_it_found(fact, expected):
     program = _type_fact(*fact)
     assert program.check({}) is expected
     assert program.check({}) is expected, "also from the remembered version"
+
+
+@pytest.mark.parametrize(
+    ("value", "is_data"),
+    [
+        (3, True),
+        (re.compile("a"), True),  # of a type that is made at run time and cannot be changed
+        (deque(), True),
+        (threading.Lock(), True),
+        (threading.local(), True),
+        (Derived(), False),
+        (len, True),
+        (property(len), False),
+    ],
+)
+def test_data_is_of_a_type_that_cannot_become_a_descriptor(value, is_data):
+    holder = type("Holder", (), {"item": value})
+    program = GuardProgram([Check((("const", holder),), "type_lookup", (("item", "in", holder),), "the lookup")])
+    for _ in range(2):
+        assert program.check({}) is is_data
 
 
 @pytest.mark.parametrize(

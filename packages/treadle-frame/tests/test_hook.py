@@ -240,6 +240,30 @@ def test_stale_guard_warns_and_runs_the_original() -> None:
     assert entries(f) == ()
 
 
+def test_code_whose_entries_are_always_stale_is_left_alone() -> None:
+    def f(x: int) -> str:
+        return "original"
+
+    asked = []
+
+    def handler(frame: FrameInfo) -> Any:
+        if frame.code is not f.__code__:
+            return RUN_ONCE
+        asked.append(frame)
+        return replacement(f, Check((("local", "x"),), "type_is", str, "x is a str"))
+
+    with pytest.warns(StaleGuardWarning):
+        with handled(handler):
+            for _ in range(20):
+                assert f(1) == "original"
+        assert len(asked) == 8
+        assert is_skipped(f)
+        treadle_frame.reset(f)
+        with handled(handler):
+            assert f(1) == "original"
+        assert len(asked) == 9
+
+
 def test_stale_guard_as_error_comes_out_of_the_call() -> None:
     def f(x: int) -> str:
         return "original"
