@@ -327,6 +327,7 @@ class FrameView(Protocol):
     namespace: Any
     called: tuple[int, Any]
     function_code: Any
+    globals: dict[str, Any]
     shows_itself: bool
 
     @property

@@ -1,4 +1,4 @@
-"""`sys._getframe`: the frames of the traced program that have called each other without anything between them."""
+"""`sys._getframe` and `globals`: the frames of the traced program that have called each other without anything between them."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from treadle_tracer.by_identity import is_one_of
 from treadle_tracer.errors import Unsupported
+from treadle_tracer.source import GlobalsSource
 from treadle_tracer.values.base import Constant
 from treadle_tracer.values.functions import BoundMethod, FunctionValue
 from treadle_tracer.values.rules.rule import Args, Effect, Kwargs, Rule
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class FrameValue(Value):
-    """The frame `depth` calls above the innermost one of `frames`: where it is and which code it runs, not what it holds."""
+    """The frame `depth` calls above the innermost one of `frames`: where it is, which code it runs and its globals, not its locals."""
 
     __slots__ = ("depth", "frames")
 
@@ -42,6 +43,8 @@ class FrameValue(Value):
             return Constant(frame.instructions[frame.at].line)
         if name == "f_back":
             return _frame_above(self.frames, self.depth + 1)
+        if name == "f_globals":
+            return _globals_of(tx, frame)
         raise Unsupported("frame-read", f"its {name}")
 
 
@@ -81,4 +84,20 @@ def _why_not_known(frames: tuple[Any, ...], depth: int) -> str | None:
     )
 
 
-RULES = (Rule(sys._getframe, _get_frame, Effect.READS_STATE),)
+def _globals(tx: TraceContext, args: Args, kwargs: Kwargs) -> Value:
+    if args or kwargs:
+        raise Unsupported("call", "globals() with arguments")
+    return _globals_of(tx, tx.frames[-1])
+
+
+def _globals_of(tx: TraceContext, frame: FrameView) -> Value:
+    """The globals of a frame as a dict. Where the program changes names in it as well, `values.aliases` refuses the trace."""
+    scope: dict[str, Any] = frame.globals
+    tx.scopes[id(scope)] = scope
+    return tx.wrap(scope, tx.globals_source(scope) or GlobalsSource())
+
+
+RULES = (
+    Rule(sys._getframe, _get_frame, Effect.READS_STATE),
+    Rule(globals, _globals, Effect.READS_STATE),
+)

@@ -523,7 +523,6 @@ RULES = (
         Rule(function, _frame_dependent, Effect.BREAKS)
         for function in (
             dir,
-            globals,
             input,
             breakpoint,
             open,
