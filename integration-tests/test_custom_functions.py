@@ -617,3 +617,50 @@ def check_random_program(seed: int, backend: str) -> None:
     choose_x = choose.random() < 0.8
     compiled = treadle.compile(program, fullgraph=True, backend=backend)
     assert_same(run(compiled), run(program))
+
+
+class WithConstants(torch.autograd.Function):
+    """Its backward body makes constants, which become inputs of the graph behind those that the forward part has."""
+
+    @staticmethod
+    def forward(ctx, x):
+        y = x.clamp(min=0) + torch.tensor([1.0, 2.0, 3.0])
+        ctx.save_for_backward(y)
+        return y
+
+    @staticmethod
+    def backward(ctx, grad):
+        (y,) = ctx.saved_tensors
+        found = grad.clone()
+        found[y == 1] = 0
+        return found * torch.tensor([3.0, 5.0, 7.0])
+
+
+class Normalised(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.norm, self.linear = torch.nn.BatchNorm1d(3), torch.nn.Linear(3, 3)
+
+    def forward(self, x, seen, count):
+        hidden = self.norm(self.linear(x))
+        seen.mul_(2)
+        y = WithConstants.apply(hidden) * self.linear.bias
+        return y, seen[1:], seen, count, x.t()
+
+
+@pytest.mark.filterwarnings("error:treadle")
+def test_constants_of_a_backward_body_move_no_input():
+    outcomes = []
+    for compiler in (lambda model: model, treadle.compile):
+        torch.manual_seed(0)
+        model = Normalised()
+        run, found = compiler(model), []
+        for step in range(3):
+            x, seen = torch.randn(4, 3, requires_grad=True), torch.ones(3)
+            y, view, same, count, transposed = run(x, seen, step)
+            assert same is seen and view.data_ptr() == seen[1:].data_ptr() and transposed.data_ptr() == x.data_ptr()
+            (y.square().sum() + transposed.sum()).backward()
+            found += [y.detach(), seen, count, x.grad, *(p.grad.clone() for p in model.parameters())]
+        outcomes.append([*found, *model.buffers()])
+    for mine, theirs in zip(outcomes[1], outcomes[0], strict=True):
+        torch.testing.assert_close(mine, theirs)

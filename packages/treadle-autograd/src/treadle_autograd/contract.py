@@ -14,7 +14,8 @@ written back, and which outputs alias what. For the program ``def f(x, y): x.add
 from __future__ import annotations
 
 import enum
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
 import torch
@@ -162,3 +163,17 @@ class Contract:
     @property
     def static_tensors(self) -> tuple[torch.Tensor, ...]:
         return tuple(i.tensor for i in self.inputs if isinstance(i, StaticInput))
+
+    def with_inputs(self, inputs: tuple[InputDescription, ...], moved: Callable[[int], int]) -> Contract:
+        """The contract of the same graph with more inputs. moved: the position among them of what is input `i` now."""
+        outputs = tuple(
+            replace(output, input=moved(output.input)) if isinstance(output, (InputItself, ViewOfInput)) else output
+            for output in self.outputs
+        )
+        return replace(
+            self,
+            inputs=inputs,
+            mutations=tuple(replace(mutation, input=moved(mutation.input)) for mutation in self.mutations),
+            outputs=outputs,
+            requires_grad=tuple((moved(i), flag) for i, flag in self.requires_grad),
+        )

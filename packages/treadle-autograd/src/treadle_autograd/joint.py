@@ -153,6 +153,22 @@ class _Joint(FunctionalTrace):
             numbers = output_numbers(self.inputs, described, self.outputs)
         return Contract(tuple(self.recorded.inputs), (), described, numbers)
 
+    def with_constants_of_backward(
+        self, contract: Contract, primals: tuple[int, ...]
+    ) -> tuple[Contract, tuple[int, ...]]:
+        """The contract and the positions of the primals, after backward formulas have met constants, which stand among the inputs."""
+        inputs = tuple(self.recorded.inputs)
+        n_constants = len(inputs) - len(contract.inputs)
+        if not n_constants:
+            return contract, primals
+        first = self.recorded.n_static - n_constants
+        self._make_room_for_constants()
+
+        def moved(position: int) -> int:
+            return position + n_constants if position >= first else position
+
+        return contract.with_inputs(inputs, moved), tuple(map(moved, primals))
+
     def _outputs_apart(self) -> GraphOutputs:
         """Outputs that share no memory with the graph's placeholders."""
         outputs = GraphOutputs(self.recorder)
@@ -327,6 +343,7 @@ def _differentiated(
     custom = tuple(job.recorder.custom_calls)
     note_tangents(custom, [job.outputs.wrappers[position] for position in positions])
     gradients = job.differentiate(positions, primals)
+    contract, primals = job.with_constants_of_backward(contract, primals)
     graph = job.recorded.graph
     graph.output((*job.outputs.nodes, *gradients))
     hoist_asserts(graph)
