@@ -214,3 +214,67 @@ def test_what_a_function_left_to_python_calls_can_still_be_compiled():
     ran = []
     fast = optimize(callee, lambda gm, _: lambda *args: ran.append(1) or gm.forward(*args))
     assert torch.equal(fast(torch.ones(4)), callee(torch.ones(4))) and ran
+
+
+def solved(a, b):
+    """Conjugate gradients: the condition of the loop is computed from the same products as its step."""
+    x = torch.zeros_like(b)
+    r = b - a @ x
+    p, rs = r.clone(), r @ r
+    for i in range(20):
+        ap = a @ p
+        alpha = rs / (p @ ap)
+        x, r = x + alpha * p, r - alpha * ap
+        new = r @ r
+        if new.sqrt() < 1e-6:
+            break
+        p, rs = r + (new / rs) * p, new
+    return x
+
+
+def test_decisions_that_compute_what_the_graph_computes_count():
+    torch.manual_seed(0)
+    m = torch.randn(10, 10)
+    a, b = m @ m.T + torch.eye(10) * 5, torch.randn(10)
+    recorder = run(solved, *[(a, b)] * 4, decide_on_inputs=True)
+    assert "solved" in left(recorder)
+
+
+def counted(x, step):
+    step += 1
+    if step > 1000:
+        for _ in range(200):
+            x = torch.sin(x) + 1
+    return x
+
+
+def test_another_path_is_compiled_while_the_function_is_asked_for_its_path():
+    fn, recorder = compiled(counted, leave_unprofitable=True, decide_on_inputs=True)
+    x, step = torch.ones(4), torch.tensor(0)
+    for _ in range(4):
+        fn(x, step)
+    assert left(recorder) == ["counted"]
+    step.fill_(1000)
+    assert torch.equal(fn(x, step), counted(x, torch.tensor(1000)))
+    assert len(recorder.graphs) >= 2
+    (latest, *_) = treadle_frame.entries(counted)
+    assert not latest.payload.is_left
+    step.fill_(0)
+    for _ in range(200):
+        fn(x, step)
+    assert step == 200
+    hits = latest.hits
+    step.fill_(1000)
+    fn(x, step)
+    assert latest.hits == hits + 1, "a path that is compiled is told from the others for good"
+
+
+def test_a_function_that_takes_one_path_is_no_longer_asked():
+    fn, recorder = compiled(counted, leave_unprofitable=True, decide_on_inputs=True)
+    x, step = torch.ones(4), torch.tensor(0)
+    for _ in range(100):
+        fn(x, step)
+    assert left(recorder) == ["counted"] and step == 100
+    step.fill_(1000)
+    assert torch.equal(fn(x, step), counted(x, torch.tensor(1000)))
+    assert len(recorder.graphs) == 1

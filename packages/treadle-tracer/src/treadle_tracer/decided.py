@@ -54,6 +54,11 @@ class Decided:
         self._keys: set[Any] = set()
         self._programs: list[_ProgramGuard] | None = None
         self._apart: _ApartGuard | None = None
+        self._is_over: Callable[[], bool] | None = None
+
+    def hold_once(self, is_over: Callable[[], bool]) -> None:
+        """Hold for all numbers, without making a decision, as soon as `is_over` says so. It is asked at every call."""
+        self._is_over = is_over
 
     def why_not_apart(
         self, leaves: Iterable[tuple[Source, Any]], written: Iterable[tuple[Source, torch.Tensor]]
@@ -97,12 +102,24 @@ class Decided:
         return len(self._keys)
 
     @property
+    def cost(self) -> float:
+        """What it costs to make all decisions once, in calls of operators."""
+        return sum(program.cost for program in self._made_programs())
+
+    @property
+    def spent(self) -> float:
+        """What it has cost to make decisions so far, in calls of operators. Numbers that have not changed cost nothing."""
+        return sum(program.cost * program.runs for program in self._programs or ())
+
+    @property
     def text(self) -> str:
         """The decisions, by the lines that make them."""
         lines = dict.fromkeys(f"{file}:{line}" for file, line, _, _ in (d.place for d in self.decisions))
         return f"what is decided at {', '.join(lines)} comes out the same"
 
     def __call__(self, *given: Any) -> bool:
+        if self._is_over is not None and self._is_over():
+            return True
         programs = self._made_programs()
         if self._apart is not None and not self._apart(given):
             return False
@@ -153,11 +170,20 @@ def _outside(obj: Any) -> Outside:
     return Outside(kind, type(obj), size)
 
 
+# What a run of a program costs beside its calls: it reads the numbers, and switches gradients off and on.
+_RUN = 3.0
+
+
 class _ProgramGuard:
-    """Whether the decisions of one program come out the same for all its rows."""
+    """Whether the decisions of one program come out the same for all its rows.
+
+    cost: of a run for one row, in calls of operators; runs: how many there have been.
+    """
 
     def __init__(self, program: Program, outside: Sequence[Outside]):
         self.rows = program.rows
+        self.cost = _RUN + len(program.calls)
+        self.runs = 0
         self._first_changed = program.compiled()
         self._inputs = [position for row in program.rows for position in row.inputs]
         read = [outside[position] for position in self._inputs]
@@ -180,6 +206,7 @@ class _ProgramGuard:
 
     def first_changed(self, row: Row, given: Sequence[Any]) -> int:
         """The position of the first decision of a row that comes out differently, among those of the row, or their number."""
+        self.runs += 1
         with torch.no_grad():
             return self._first_changed(*(given[position] for position in row.inputs))
 

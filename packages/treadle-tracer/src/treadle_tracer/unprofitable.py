@@ -5,8 +5,9 @@ estimates the profit of one run of each graph, entries count their runs.
 
     first call       compiles the function and its continuations. As soon as one of them has a negative profit, the function's entries are
                      taken out, so that its next call misses ("trial")
-    next call        weighs each profit with the number of runs. Negative: the entries are replaced by ones with the same guards that run
-                     the original code, and the entries of the continuations are dropped. Else the entries are put back
+    next call        weighs each profit with the number of runs, and takes off what decisions on numbers have cost. Negative: the
+                     entries are replaced by ones with the same guards that run the original code, and the entries of the
+                     continuations are dropped. Else the entries are put back
     another call     that these guards do not accept compiles again, and is judged again
 
 A function that is one graph is judged when it is compiled.
@@ -14,6 +15,7 @@ A function that is one graph is judged when it is compiled.
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from types import CodeType
@@ -35,6 +37,8 @@ if TYPE_CHECKING:
 _TURNS = 4
 # What a turn costs in a continuation that has been given up: the graph before it was not what the loop needed.
 _SKIPPED = 4.0
+# For so many calls a function that is left to Python is asked which path it takes, since another one may be worth compiling.
+_PATIENCE = 64
 # A dynamic size may grow by this factor until the decision is made again.
 _GROWTH = 8
 # In calls of operators: a function that is one graph is left alone if its profit is less. The first is for functions that the user has
@@ -59,7 +63,7 @@ def judge(
         _leave_inlined([entry], state_of)
         return left_to_python(code, entry, is_root), skip
     if original is not None and original is not code:
-        profits = [e.payload.profit for e in (*treadle_frame.entries(original), entry)]
+        profits = [e.payload.least_profit for e in (*treadle_frame.entries(original), entry)]
         if None not in profits and min(profits) < 0:
             put_on_trial(code, state_of)
     return entry, None
@@ -113,10 +117,30 @@ def left_to_python(code: CodeType, entry: Any, is_root: bool) -> Any:
     """An entry for the calls of `entry` that runs the original code. Sizes that are dynamic may not grow without end."""
     payload = replace(entry.payload, graph_module=None, inputs=(), profit=0.0, is_left=True)
     program = program_of_original(entry.guard, payload, decides=is_root)
+    if payload.decided.decisions:
+        payload.decided.hold_once(_Patience(code))
     if payload.dynamic is not None:
         payload.dynamic = payload.dynamic._replace(box=_bounded(payload))
         program = size_program(program.checks, payload.dynamic)
     return treadle_frame.Entry(code, program, payload)
+
+
+class _Patience:
+    """Whether a function that is left to Python has waited long enough for a call that takes another path, which may be worth compiling.
+
+    Telling the paths apart costs as much as the calls of operators that it takes. It goes on where another path is compiled.
+    """
+
+    def __init__(self, code: CodeType):
+        self._code = weakref.ref(code)  # which has the entry that has this
+        self._calls = 0
+
+    def __call__(self) -> bool:
+        self._calls += 1
+        if self._calls < _PATIENCE:
+            return False
+        code = self._code()
+        return code is not None and all(entry.payload.is_left for entry in treadle_frame.entries(code))
 
 
 def _bounded(payload: Payload) -> tuple[tuple[int | None, int | None], ...]:
@@ -145,7 +169,7 @@ def _why_leave(entries: Sequence[Any], members: Sequence[CodeType]) -> Skip | No
     pieces = [*entries, *[piece for _, piece in _pieces(members)]]
     if any(piece.payload.profit is None for piece in pieces):
         return None
-    profit = sum(piece.payload.profit * (piece.hits + 1) for piece in pieces)
+    profit = sum(piece.payload.profit * (piece.hits + 1) - piece.payload.decided.spent for piece in pieces)
     calls = sum(entry.hits + 1 for entry in entries)
     # The runs of a continuation that has reached the limit of entries are not counted.
     skipped = sum(_TURNS if starts_in_loop(member) else 1 for member in members if treadle_frame.is_skipped(member))

@@ -73,6 +73,11 @@ class Payload:
     references: References | None = None
 
     @property
+    def least_profit(self) -> float | None:
+        """The profit of a run before which all decisions have to be made anew."""
+        return None if self.profit is None else self.profit - (self.decided.cost if self.decided.decisions else 0.0)
+
+    @property
     def modules_gone(self) -> tuple[Source, ...]:
         """Where there was a module that is gone. Then the entry's guard never holds again."""
         return tuple(source for source, module in self.modules if module() is None)

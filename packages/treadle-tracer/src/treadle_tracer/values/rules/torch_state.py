@@ -38,7 +38,7 @@ _FIXED = [
     *members(
         "torch._C",
         "_is_torch_function_mode_enabled _is_autocast_available _len_torch_function_stack _len_torch_dispatch_stack "
-        "_is_flash_attention_available _log_api_usage_once _is_torch_function_enabled",
+        "_is_flash_attention_available _log_api_usage_once _is_torch_function_enabled _are_functorch_transforms_active",
     ),
     *members("torch.amp", "is_autocast_available"),
 ]
