@@ -28,6 +28,7 @@ from treadle_tracer.values.rules import (
     python_builtins,
     source_text,
     symbolic_floats,
+    threads,
     torch_functions,
     torch_state,
     unbacked_sizes,
@@ -54,6 +55,7 @@ ALL_RULES: tuple[Rule, ...] = (
     *torch_state.RULES,
     *torch_functions.RULES,
     *symbolic_floats.RULES,
+    *threads.RULES,
     *unbacked_sizes.RULES,
 )
 """One rule per function; their order means nothing."""
