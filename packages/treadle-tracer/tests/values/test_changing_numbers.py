@@ -29,6 +29,20 @@ OF_INTEGERS = (
     "n.bit_length()", "n.numerator", "n.denominator", "list(range(n))", "[0] * n", "'abcdefgh'[:n]", "[1, 2, 3][n]", "chr(n + 60)",
     "pow(n, 2, 5)", "1 << n",
 )  # fmt: skip
+OF_MATH = (
+    "math.pow(0.9, n)", "1.0 - math.pow(0.9, n)", "math.pow(n, 2)", "math.pow(n, 0.5)", "math.pow(-2, n)", "math.pow(0, n)",
+    "math.pow(n, n)", "math.pow(1e300, n)", "math.hypot(n, 2)", "math.fmod(n, 3)", "math.fmod(3, n)", "math.atan2(n, 2)",
+    "math.copysign(n, -1)", "math.copysign(2, n)", "math.log(n + 1, 2)", "math.log(3, n)", "math.log10(n + 1)", "math.log2(n)",
+    "math.log1p(n)", "math.fabs(1 - n)", "math.degrees(n)", "math.radians(n)", "math.lgamma(n)", "math.gamma(n)", "math.acosh(n)",
+    "math.asin(n)", "math.remainder(n, 3)", "math.ldexp(0.5, n)", "math.modf(n)", "math.frexp(n)", "math.isclose(n, 3)", "math.nextafter(n, 9)",
+    "math.ceil(n)", "math.trunc(n)", "math.dist([n], [1])", "math.fsum([n, 0.1])", "math.sqrt(1 - math.pow(0.99, n))", "math.ulp(n)",
+    "math.pow(n)", "math.pow(n, 2, 3)", "math.pow(n, 'a')", "math.hypot(n)", "math.sqrt(n, 2)",
+)  # fmt: skip
+MATH_OF_INTEGERS = (
+    "math.isqrt(n)", "math.gcd(n)", "math.lcm(n, 4)", "math.perm(7, n)", "math.perm(n)", "math.comb(n, 2)", "math.gcd(n, 4, n)",
+)  # fmt: skip
+OF_NUMBERS += OF_MATH
+OF_INTEGERS += MATH_OF_INTEGERS
 CASES = [(text, INTEGERS) for text in (*OF_NUMBERS, *OF_INTEGERS)] + [(text, FLOATS) for text in OF_NUMBERS]
 
 
@@ -103,3 +117,26 @@ def test_a_number_that_no_symbol_can_stand_for_leaves_the_others_alone():
     for n in range(1, 9):
         torch.testing.assert_close(run(torch.ones(3), n), torch.full((3,), float(n + 64)))
     assert not said.breaks and len(said.graphs) <= 4
+
+
+@pytest.mark.parametrize(
+    "expression",
+    (
+        "math.pow(0.9, n)", "1.0 - math.pow(0.9, n)", "math.pow(n, 0.5)", "math.hypot(n, 2)", "math.log10(n + 1)", "math.log1p(n)",
+        "math.log(n + 1, 2)", "math.copysign(n, -1)", "math.gcd(n, 4) * 0.5", "math.comb(n, 2)", "math.lgamma(n)", "math.remainder(n, 3)",
+        "math.sqrt(1 - math.pow(0.99, n)) / (1 - math.pow(0.9, n))", "math.isqrt(n)", "math.ldexp(0.5, n)", "math.perm(n, 2)",
+    ),
+)  # fmt: skip
+def test_functions_of_a_step_counter_are_two_graphs_at_most(expression):
+    box = types.SimpleNamespace(step=2)
+    scope = {"math": math, "box": box}
+    exec(f"def f(x):\n    box.step += 1\n    n = box.step\n    return x * ({expression})", scope)
+    run, said = compiled(scope["f"])
+    for step in range(2, 14):
+        box.step = step
+        found = run(torch.ones(2))
+        box.step = step
+        torch.testing.assert_close(found, scope["f"](torch.ones(2)))
+        assert box.step == step + 1
+    assert len(said.graphs) <= 2
+    assert not said.breaks

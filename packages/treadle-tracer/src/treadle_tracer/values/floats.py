@@ -84,6 +84,11 @@ def is_float(value: Value) -> bool:
     return isinstance(value, SymbolicValue) and isinstance(value.sym, torch.SymFloat)
 
 
+def is_operation(function: Callable[..., Any], arity: int) -> bool:
+    """Whether so many symbolic numbers give a symbolic float."""
+    return _OPERATIONS.get(function, ("", -1))[1] == arity
+
+
 def operate(tx: TraceContext, function: Callable[..., Any], args: list[Value]) -> Value:
     """Call a pure Python function of symbolic numbers, one of which is a float."""
     if function is operator.pos or function is builtins.float:

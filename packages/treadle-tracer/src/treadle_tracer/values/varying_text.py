@@ -91,7 +91,7 @@ KINDS[VaryingText] = VaryingKind(lambda tx, value: value.source, lambda tx, valu
 
 
 def answer(tx: TraceContext, function: Callable[..., Any], args: list[Value]) -> Value | None:
-    """`function(*args)` of strings that vary, guarded by its result: a truth by its value, numbers and strings vary in turn.
+    """`function(*args)` of strings and numbers that vary, guarded by its result: a truth by its value, numbers and strings vary in turn.
 
     None where the function raises, where an argument is known only to the graph, and for other results.
     """
@@ -109,7 +109,7 @@ def answer(tx: TraceContext, function: Callable[..., Any], args: list[Value]) ->
 
 
 _OPERANDS = (str, int, float, bool, type(None))
-_RESULTS = (str, int, bool, type(None))
+_RESULTS = (str, int, float, bool, type(None))
 
 
 @functools.cache

@@ -11,7 +11,7 @@ import torch
 
 from treadle_tracer.class_facts import is_subtype
 from treadle_tracer.errors import Unsupported
-from treadle_tracer.values import protocol
+from treadle_tracer.values import floats, protocol
 from treadle_tracer.values.arrays import ArrayValue
 from treadle_tracer.values.base import NONE, Constant, boolean
 from treadle_tracer.values.class_lookup import MISSING, lookup
@@ -24,7 +24,9 @@ from treadle_tracer.values.sequences import TupleValue
 from treadle_tracer.values.symbolic_arithmetic import operator_in_graph
 from treadle_tracer.values.tensor import SymbolicValue, TensorValue, length_of
 from treadle_tracer.values.text import format_value, to_repr
+from treadle_tracer.values.unbacked import is_unbacked
 from treadle_tracer.values.value import Value, call_special
+from treadle_tracer.values.varying_text import answer
 
 if TYPE_CHECKING:
     from treadle_tracer.values.value import TraceContext
@@ -83,10 +85,6 @@ def _format(tx: TraceContext, args: Args, kwargs: Kwargs) -> Value:
     return format_value(tx, args[0], args[1] if len(args) > 1 else Constant(""))
 
 
-def _math_power(tx: TraceContext, args: Args, kwargs: Kwargs) -> Value:
-    return tx.fold(math.pow, args, kwargs)
-
-
 def _set_item(tx: TraceContext, args: Args, kwargs: Kwargs) -> Value:
     args[0].set_item(tx, args[1], args[2])
     return NONE
@@ -97,22 +95,30 @@ def _delete_item(tx: TraceContext, args: Args, kwargs: Kwargs) -> Value:
     return NONE
 
 
-def _symbolic_math(tx: TraceContext, function: Callable[..., Any], value: SymbolicValue) -> Value:
-    """`math.function(value)`"""
-    if value.python_type() is float:
-        return operator_in_graph(tx, function, [value])
-    graph_function = getattr(torch, f"_sym_{function.__name__}", None)
-    if graph_function is None:
-        return tx.fold(function, [Constant(tx.specialise(value))], {})
-    return operator_in_graph(tx, graph_function, [value])
+def _symbolic_math(tx: TraceContext, function: Callable[..., Any], args: Args) -> Value:
+    """`math.function(*args)`, with a symbolic number among the arguments."""
+    is_single = len(args) == 1
+    graph_function = getattr(torch, f"_sym_{function.__name__}", None) if is_single else None
+    if is_single and args[0].python_type() is float:
+        return operator_in_graph(tx, function, args)
+    if graph_function is not None:
+        return operator_in_graph(tx, graph_function, args)
+    if floats.is_operation(function, len(args)):
+        if any(is_unbacked(tx, arg) for arg in args):
+            return operator_in_graph(tx, function, args)
+        return floats.operate(tx, function, args)
+    found = answer(tx, function, args)  # `math.gcd` and the like are asked again in every call
+    if found is not None:
+        return found
+    return tx.fold(function, [Constant(tx.specialise(a)) if isinstance(a, SymbolicValue) else a for a in args], {})
 
 
 def _math(function: Callable[..., Any]) -> Apply:
     def run(tx: TraceContext, args: Args, kwargs: Kwargs) -> Value:
         if any(isinstance(arg, TensorValue) for arg in args):
             raise Unsupported("data-dependent", f"math.{function.__name__} of a tensor")
-        if len(args) == 1 and isinstance(args[0], SymbolicValue):
-            return _symbolic_math(tx, function, args[0])
+        if not kwargs and any(isinstance(arg, SymbolicValue) for arg in args):
+            return _symbolic_math(tx, function, args)
         return tx.fold(function, args, kwargs)
 
     return run
@@ -211,7 +217,7 @@ RULES = (
     Rule(repr, _repr),
     Rule(ascii, _repr),
     Rule(format, _format),
-    *[Rule(function, _math_power if function is math.pow else _math(function)) for function in _MATH],
+    *[Rule(function, _math(function)) for function in _MATH],
     *[Rule(function, _binary(text)) for text, (function, _) in BINARY.items()],
     *[Rule(function, _binary(text), Effect.WRITES_ARGUMENTS) for text, function in IN_PLACE.items()],
     *[Rule(function, _comparison(text)) for text, (function, _, _) in COMPARE.items()],
