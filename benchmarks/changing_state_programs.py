@@ -9,6 +9,7 @@ import collections
 import dataclasses
 import functools
 import itertools
+import math
 import types
 from collections.abc import Callable
 from typing import Any
@@ -149,6 +150,11 @@ def named_tuple_replaced():
 @counting
 def warm_up_of_a_rate(x, step):
     return x * (min(1.0, step / 1000) * 0.1)
+
+
+@counting
+def corrections_of_moving_averages(x, step):
+    return x * math.sqrt(1 - math.pow(0.99, step + 1)) / (1 - math.pow(0.9, step + 1))
 
 
 @counting

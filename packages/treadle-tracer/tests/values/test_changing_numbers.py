@@ -34,7 +34,8 @@ OF_MATH = (
     "math.pow(n, n)", "math.pow(1e300, n)", "math.hypot(n, 2)", "math.fmod(n, 3)", "math.fmod(3, n)", "math.atan2(n, 2)",
     "math.copysign(n, -1)", "math.copysign(2, n)", "math.log(n + 1, 2)", "math.log(3, n)", "math.log10(n + 1)", "math.log2(n)",
     "math.log1p(n)", "math.fabs(1 - n)", "math.degrees(n)", "math.radians(n)", "math.lgamma(n)", "math.gamma(n)", "math.acosh(n)",
-    "math.asin(n)", "math.remainder(n, 3)", "math.ldexp(0.5, n)", "math.modf(n)", "math.frexp(n)", "math.isclose(n, 3)", "math.nextafter(n, 9)",
+    "math.asin(n)", "math.remainder(n, 3)", "math.ldexp(0.5, n)", "math.modf(n)", "math.frexp(n)", "math.isclose(n, 3)",
+    "math.nextafter(n, 9)",
     "math.ceil(n)", "math.trunc(n)", "math.dist([n], [1])", "math.fsum([n, 0.1])", "math.sqrt(1 - math.pow(0.99, n))", "math.ulp(n)",
     "math.pow(n)", "math.pow(n, 2, 3)", "math.pow(n, 'a')", "math.hypot(n)", "math.sqrt(n, 2)",
 )  # fmt: skip

@@ -5,6 +5,7 @@ Such an object is compared by identity and used as a constant. Its attributes an
 
 from __future__ import annotations
 
+import operator
 import types
 from typing import TYPE_CHECKING, Any
 
@@ -161,11 +162,51 @@ _SPECIAL = tuple(
 )
 
 
-def special_methods_are_built_in(tx: TraceContext, obj: Any) -> bool:
-    """Whether a call of a C function on a constant object runs no method of the program; registered for every special method."""
+def _called_by(function: Any) -> tuple[str, ...]:
+    try:
+        return _CALLED.get(function, _SPECIAL)
+    except TypeError:  # it has no hash
+        return _SPECIAL
+
+
+_CALLED: dict[Any, tuple[str, ...]] = {
+    operator.eq: ("__eq__",),
+    operator.ne: ("__ne__", "__eq__"),  # object's `__ne__` asks `__eq__`
+    operator.lt: ("__lt__", "__gt__"),
+    operator.gt: ("__lt__", "__gt__"),
+    operator.le: ("__le__", "__ge__"),
+    operator.ge: ("__le__", "__ge__"),
+    **{
+        getattr(operator, name): (f"__{name.strip('_')}__", f"__r{name.strip('_')}__")
+        for name in "add sub mul truediv floordiv pow lshift rshift and_ or_ xor".split()
+    },
+    **{getattr(operator, name): (f"__{name}__",) for name in ("neg", "pos", "invert")},
+    operator.mod: (
+        "__mod__",
+        "__rmod__",
+        "__str__",
+        "__repr__",
+        "__format__",
+        "__int__",
+        "__float__",
+        "__index__",
+        "__getitem__",
+    ),
+    hash: ("__hash__",),
+    len: ("__len__",),
+}
+"""The special methods of its operands that a function calls. Functions that are not here may call any."""
+
+
+def special_methods_are_built_in(tx: TraceContext, obj: Any, function: Any = None) -> bool:
+    """Whether a call of a C function on a constant object runs no method of the program; registered for every special method asked for.
+
+    function: that function, if it is known.
+    """
     cls = type(obj)
     if not class_may_change(cls):
         return True
-    names = [name for name in _SPECIAL if name != "__call__"] if isinstance(obj, type) else _SPECIAL
+    special = _called_by(function)
+    names = [name for name in special if name != "__call__"] if isinstance(obj, type) else special
     found = [lookup(tx, cls, name) for name in names]
     return not any(isinstance(raw, types.FunctionType) and not is_trusted_function(raw) for raw in found)

@@ -75,7 +75,7 @@ def fold(
         plain = [arg.constant() for arg in args]
         named = {name: arg.constant() for name, arg in kwargs.items()}
         for obj, arg in zip((*plain, *named.values()), (*args, *kwargs.values()), strict=True):
-            if not special_methods_are_built_in(tx, obj):
+            if not special_methods_are_built_in(tx, obj, function):
                 raise Unsupported("call", f"{function!r} of {arg.describe()}, whose class has special methods")
     except NotConstant as error:
         if any(isinstance(arg, NumpyNumber) for arg in (*args, *kwargs.values())):
