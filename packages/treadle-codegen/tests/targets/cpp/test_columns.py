@@ -69,6 +69,26 @@ def test_long_sums_are_added_up_in_double(cache: Path) -> None:
 
 
 @pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.int64, torch.int8])
+@pytest.mark.parametrize("columns", [9, 64, 300])
+def test_the_first_of_equal_positions(dtype: torch.dtype, columns: int, threads: int, cache: Path) -> None:
+    x = torch.randint(-3, 4, (41, columns)).to(dtype)
+    if dtype.is_floating_point:
+        x[20, 3] = x[30, 3] = float("nan")
+        x[:, 4], x[:, 5] = float("-inf"), float("inf")
+    for function in (lambda x: x.argmax(0), lambda x: x.argmin(0), lambda x: x.max(0)[1]):
+        graph = compiled(function, x, cache, threads)
+        assert in_columns(graph.source)
+        assert torch.equal(graph(x)[0], function(x))
+
+
+def test_positions_over_two_dimensions(cache: Path) -> None:
+    x = torch.randint(0, 50, (3, 40, 50, 16)).permute(0, 3, 1, 2).float()
+    graph = compiled(lambda x: x.flatten(2).argmax(2), x, cache)
+    assert torch.equal(graph(x)[0], x.flatten(2).argmax(2))
+
+
+@pytest.mark.parametrize("threads", [1, 2])
 def test_outer_axes_and_channels_last(threads: int, cache: Path) -> None:
     x = torch.randn(3, 40, 50, 6).to(memory_format=torch.channels_last)
     graph = compiled(lambda x: x.mean((2, 3), keepdim=True), x, cache, threads)
@@ -78,7 +98,7 @@ def test_outer_axes_and_channels_last(threads: int, cache: Path) -> None:
 
 def test_rows_stay_rows(cache: Path) -> None:
     x = torch.randn(37, 64)
-    for function in (lambda x: x.sum(1), lambda x: x.sum(), lambda x: x[:, :4].sum(0), lambda x: x.argmax(0)):
+    for function in (lambda x: x.sum(1), lambda x: x.sum(), lambda x: x[:, :4].sum(0)):
         graph = compiled(function, x, cache)
         assert not in_columns(graph.source)
         # Sums of both signs may cancel, so the allowed error follows from the magnitudes added up, not from the result.

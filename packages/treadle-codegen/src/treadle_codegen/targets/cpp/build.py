@@ -42,8 +42,8 @@ _FLAGS = (
 # g++ moves the only use of a value into the branch of `c ? f(x) : y` that needs it. A call in a branch has no vector form: `where(x > 0.3,
 # x.sin(), x)` took five times as long. clang++ refuses the flag.
 _VECTOR_CALLS = "-fno-tree-sink"
-# Partial redundancy elimination evaluates log(e) on a path of its own for the lanes in which e is a constant, as exp's underflow to zero is.
-# A loop with two paths has no vector form: softplus took ten times as long.
+# Partial redundancy elimination evaluates log(e) on a path of its own for the lanes in which e is a constant, as exp's underflow to zero
+# is. A loop with two paths has no vector form: softplus took ten times as long.
 _ONE_PATH = "-fno-tree-pre"
 _GXX_ONLY = (_VECTOR_CALLS, _ONE_PATH)  # compilers that refuse them go without
 _KILLED = "signal terminated program"  # what g++ says of a pass of its own that was killed

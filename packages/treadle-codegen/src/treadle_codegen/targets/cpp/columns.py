@@ -21,6 +21,7 @@ from treadle_codegen.targets.cpp.ops import C_TYPES, constant
 from treadle_codegen.targets.cpp.section import (
     BLOCK,
     IDENTITY,
+    POSITIONS,
     Accumulator,
     SectionPrinter,
     addresses_through_data,
@@ -63,8 +64,6 @@ def why_not_columns(kernel: Kernel) -> str | None:
                 if not _is_row_of_data(member, instr, column.symbol, written):
                     return "positions that are data change along the columns"
                 unit = True
-            if instr.op == "reduce" and instr.attr in ("argmax", "argmin"):
-                return "positions are found one by one"
         for access in loop_reads(member):
             if access.index is None or not isinstance(access.index, Expr):
                 continue
@@ -154,6 +153,9 @@ class ColumnPrinter(SectionPrinter):
                 acc = Accumulator(instr.attr, self.writer.fresh(), dtype)
                 self.accumulators[(m, k)] = acc
                 self.writer.line(f"alignas(64) {acc.c_type} {acc.name}[{width}];")
+                if acc.kind in POSITIONS:
+                    self.writer.line(f"alignas(64) {self._position_type(acc)} {acc.name}p[{width}];")
+                    self._fill(acc.name + "p", "0")
                 if acc.kind == "sum" and dtype.is_floating_point and not few:
                     acc.total = acc.name + "t"
                     self.writer.line(f"alignas(64) double {acc.total}[{width}];")
@@ -164,13 +166,19 @@ class ColumnPrinter(SectionPrinter):
                     self.writer.line(f"alignas(64) int {acc.name}n[{width}];")
                     self._fill(acc.name + "n", "0")
 
+    def _position_type(self, acc: Accumulator) -> str:
+        """As wide as the values, where so many bits hold every position: g++ converts masks between widths at some cost."""
+        rows = [axis.extent for axis in self.section.axes]
+        few = all(isinstance(n, int) for n in rows) and math.prod(n for n in rows if isinstance(n, int)) < 1 << 31
+        return "i32" if few and acc.dtype.itemsize <= 4 else "i64"
+
     @staticmethod
     def _notes_nan(acc: Accumulator) -> bool:
         return acc.kind in ("max", "min") and acc.dtype.is_floating_point
 
     @staticmethod
     def _first(acc: Accumulator) -> str:
-        return worst(acc) if acc.kind in ("max", "min") else constant(IDENTITY[acc.kind], acc.dtype)
+        return worst(acc) if acc.kind in ("max", "min", *POSITIONS) else constant(IDENTITY[acc.kind], acc.dtype)
 
     def _fill(self, array: str, value: str) -> None:
         self.writer.line(f"for (i64 l = 0; l < {self.lanes}; ++l) {array}[l] = {value};")
@@ -231,19 +239,35 @@ class ColumnPrinter(SectionPrinter):
         if self._notes_nan(acc):
             self.writer.line(f"{acc.name}n[l] |= {value} != {value};")
         place = f"{acc.name}[l]"
-        if acc.kind in ("max", "min"):
+        if acc.kind in POSITIONS:
+            self._accumulate_position(acc, value)
+        elif acc.kind in ("max", "min"):
             self.writer.line(f"{place} = {value} {'>' if acc.kind == 'max' else '<'} {place} ? {value} : {place};")
         else:
             operator = {"sum": "+", "prod": "*", "any": "|", "all": "&"}[acc.kind]
             self.writer.line(f"{place} = ({acc.c_type})({place} {operator} {value});")
 
+    def _accumulate_position(self, acc: Accumulator, value: str) -> None:
+        """Rows come in their order, and equal values are not better: the first of them stays."""
+        better, best = self.writer.fresh(), f"{acc.name}[l]"
+        condition = f"{value} {'>' if acc.kind == 'argmax' else '<'} {best}"
+        if acc.dtype.is_floating_point:
+            condition = f"({condition}) | (({value} != {value}) & ({best} == {best}))"
+        position = f"({self._position_type(acc)})({self._position()})"
+        self.writer.line(f"const bool {better} = {condition};")
+        self.writer.line(f"{best} = {better} ? {value} : {best};")
+        self.writer.line(f"{acc.name}p[l] = {better} ? {position} : {acc.name}p[l];")
+
     def _finish(self) -> None:
         for (m, k), acc in self.accumulators.items():
             name = self.writer.fresh()
             value = f"{acc.name}[l]" if acc.total is None else f"({acc.c_type}){acc.total}[l]"
-            if self._notes_nan(acc):
+            if acc.kind in POSITIONS:
+                value = f"(i64){acc.name}p[l]"
+            elif self._notes_nan(acc):
                 value = f"{acc.name}n[l] ? {constant(float('nan'), acc.dtype)} : {value}"
-            self.writer.line(f"const {C_TYPES[acc.dtype]} {name} = {value};")
+            c_type = "i64" if acc.kind in POSITIONS else C_TYPES[acc.dtype]
+            self.writer.line(f"const {c_type} {name} = {value};")
             self.results[(m, k)] = name
         for m, loop in enumerate(self.section.members):
             self._instructions(m, loop, split_at_reduce(loop), len(loop.body), outer=True)

@@ -23,6 +23,7 @@ from treadle_codegen.targets.cpp.numbers import render_numbers
 from treadle_codegen.targets.cpp.ops import MEMORY_TYPES, constant
 from treadle_codegen.targets.cpp.section import SectionPrinter, addresses_through_data
 from treadle_codegen.targets.cpp.short_axes import ShortAxisPrinter, why_not_written_out
+from treadle_codegen.targets.cpp.strips import StripPrinter, why_not_strips
 from treadle_codegen.targets.cpp.tiles import TilePrinter, why_not_tiles
 from treadle_codegen.targets.cpp.tiling import DEFAULT, CppTiling, candidates
 from treadle_codegen.targets.cpp.vector_math import definitions
@@ -302,6 +303,8 @@ def _printer_of(writer: KernelWriter, section: Section, *, parallel: bool) -> ty
         writer.uses.add("tile")
         if writer.tiling.tile:
             return TilePrinter
+    if why_not_strips(section) is None:
+        return StripPrinter
     return ShortAxisPrinter if why_not_written_out(section) is None else SectionPrinter
 
 
