@@ -49,7 +49,7 @@ _BOOL_OPS = {
 _COMPARE = {"eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">="}
 # Functions of the prelude: rounded as written, or exactly, whatever the compiler knows of their arguments.
 _EXACT_FUNCTIONS = frozenset({"sqrt", "floor", "ceil", "rint", "trunc", "fabs", "copysign", "fmod", "rsqrt"})
-_FLOAT32_FUNCTIONS = frozenset({"exp", "expm1", "log", "log1p", "tanh", "sigmoid", "erf"})
+_FLOAT32_FUNCTIONS = frozenset({"exp", "expm1", "log", "log1p", "tanh", "sigmoid", "erf", "one_plus_erf"})
 _FLOATS = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
 
 
