@@ -144,6 +144,42 @@ def test_no_call_of_a_kernel_is_dropped() -> None:
     torch.testing.assert_close(actual, f(x, y))
 
 
+def _half_loops(tmp_path: Path) -> ctypes.CDLL:
+    loops = "".join(
+        f'extern "C" void {name}(const {source}* x, {target}* y, i64 n) {{\n#pragma omp simd\n'
+        f"  for (i64 i = 0; i < n; ++i) y[i] = {name}_f16(x[i]);\n}}\n"
+        for name, source, target in (("from", "u16", "float"), ("to", "float", "u16"))
+    )
+    return build_library(PRELUDE.read_text() + loops, CodegenOptions(cache_dir=tmp_path))[0]
+
+
+def test_float16_becomes_float_exactly(tmp_path: Path) -> None:
+    halves = torch.arange(1 << 16).to(torch.int16).view(torch.float16)
+    found = torch.empty(1 << 16)
+    _half_loops(tmp_path)["from"](
+        ctypes.c_void_p(halves.data_ptr()), ctypes.c_void_p(found.data_ptr()), ctypes.c_longlong(1 << 16)
+    )
+    torch.testing.assert_close(found, halves.float(), rtol=0, atol=0, equal_nan=True)
+    assert torch.equal(found.signbit(), halves.signbit())
+
+
+def test_float_is_rounded_to_float16_as_in_eager(tmp_path: Path) -> None:
+    """All exponents and signs, with mantissas around every boundary of rounding, and infinity and NaN."""
+    low = torch.tensor(
+        [0, 1, 0xFFF, 0x1000, 0x1001, 0x1FFF, 0x2000, 0x2FFF, 0x3000, 0x3001, 0x7FEFFF, 0x7FF000, 0x7FFFFF]
+    )
+    middle = (torch.arange(64) << 17)[:, None] + low
+    bits = (torch.arange(512)[:, None] << 23) + (middle.flatten() & 0x7FFFFF)
+    x = bits.flatten().to(torch.int32).view(torch.float32)
+    found = torch.empty_like(x, dtype=torch.float16)
+    _half_loops(tmp_path)["to"](
+        ctypes.c_void_p(x.data_ptr()), ctypes.c_void_p(found.data_ptr()), ctypes.c_longlong(x.numel())
+    )
+    expected = x.half()
+    torch.testing.assert_close(found, expected, rtol=0, atol=0, equal_nan=True)
+    assert torch.equal(found.signbit(), expected.signbit())
+
+
 BOUNDS = {
     "relu": torch.relu,
     "relu6": F.relu6,

@@ -40,7 +40,7 @@ def scalar_loops(source: str, tmp_path: Path) -> list[int]:
 
 
 @pytest.mark.skipif(platform.machine() != "x86_64", reason="the notes of another processor's compiler")
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_loops_are_vectorised(name: str, dtype: torch.dtype, tmp_path: Path) -> None:
     if not find_compiler().command[0].endswith("g++"):

@@ -20,7 +20,7 @@ C_TYPES: dict[torch.dtype, str] = {
     torch.bool: "bool",
 }
 MEMORY_TYPES = C_TYPES | {
-    torch.float16: "_Float16", torch.bfloat16: "u16", torch.bool: "u8",
+    torch.float16: "u16", torch.bfloat16: "u16", torch.bool: "u8",
     torch.complex64: "float", torch.complex128: "double",
 }  # fmt: skip
 _UNSIGNED = {torch.int64: "u64", torch.int32: "u32"}

@@ -259,8 +259,27 @@ INLINE u16 to_bf16(float x) {
   u32 rounded = (b + 0x7fff + ((b >> 16) & 1)) >> 16;
   return x != x ? (u16)0x7fc0 : (u16)rounded;
 }
-INLINE float from_f16(_Float16 x) { return (float)x; }
-INLINE _Float16 to_f16(float x) { return (_Float16)x; }
+// float16 in integer arithmetic where g++ 12 converts one element at a time. Numbers below 2^-14 are multiples of 2^-24: added to a power of
+// two whose last place this is, they stand in its low bits, rounded by the addition.
+#if defined(__AVX512FP16__) || !defined(__x86_64__) || defined(__clang__)
+INLINE float from_f16(u16 x) { return (float)__builtin_bit_cast(_Float16, x); }
+INLINE u16 to_f16(float x) { return __builtin_bit_cast(u16, (_Float16)x); }
+#else
+INLINE float from_f16(u16 x) {
+  u32 h = x, m = (h & 0x7fff) << 13;
+  u32 y = m + (m >= 0x0f800000 ? 0x70000000u : 0x38000000u);  // infinity and NaN keep the largest exponent
+  u32 small = __builtin_bit_cast(u32, as_float((i32)(m + 0x38800000)) - 6.103515625e-05f);
+  return as_float((i32)((m < 0x00800000 ? small : y) | (h & 0x8000) << 16));
+}
+INLINE u16 to_f16(float x) {
+  u32 b = (u32)as_int(x), a = b & 0x7fffffff;
+  u32 y = (a + 0xc8000fff + ((a >> 13) & 1)) >> 13;
+  u32 small = (u32)as_int(as_float((i32)a) + 0.5f) - 0x3f000000;
+  y = a < 0x38800000 ? small : y;
+  y = a > 0x477fefff ? (a > 0x7f800000 ? 0x7e00 | ((a >> 13) & 0x3ff) : 0x7c00) : y;  // from 65520 on infinity
+  return (u16)(y | (b >> 16 & 0x8000));
+}
+#endif
 
 // 16 accumulators of a reduction, and how two are combined; maximum and minimum are NaN once either is
 template <class T> struct Lanes { typedef T type __attribute__((vector_size(16 * sizeof(T)), may_alias)); };
