@@ -44,6 +44,8 @@ INLINE float mul_add(float a, float b, float c) { return __builtin_fmaf(a, b, c)
 #else
 INLINE float mul_add(float a, float b, float c) { return a * b + c; }
 #endif
+INLINE float f_fma(float a, float b, float c) { return __builtin_fmaf(a, b, c); }
+INLINE double f_fma(double a, double b, double c) { return __builtin_fma(a, b, c); }
 
 // exp(x) == (1 + m) * 2^k with |m| < 0.42, for |x| < 2^21; elsewhere m and k mean nothing, and m is NaN for NaN.
 struct ExpParts { float m; i32 bits; };  // bits == k + EXP_BIAS
@@ -241,15 +243,15 @@ INLINE i64 treadle_pow(i64 a, i64 n) { u64 r = 1, b = (u64)a; for (; n > 0; n >>
 INLINE i64 treadle_shl(i64 a, i64 n) { return n > 63 ? 0 : (i64)((u64)a << n); }
 INLINE i64 treadle_shr(i64 a, i64 n) { return a >> (n > 63 ? 63 : n); }
 // torch.remainder and floor division of floats (c10/util/generic_math.h gives the same cases)
-template <class T> INLINE T float_mod(T a, T b) { T r = f_fmod(a, b); return (r != 0 && ((b < 0) != (r < 0))) ? r + b : r; }
-template <class T> INLINE T float_floordiv(T a, T b) {
-  if (b == 0) return a / b;
-  T m = f_fmod(a, b);
+// r and m are fmod(a, b)
+template <class T> INLINE T float_mod(T r, T b) { return (r != 0) & ((b < 0) != (r < 0)) ? r + b : r; }
+template <class T> INLINE T float_floordiv(T m, T a, T b) {
   T d = (a - m) / b;
-  if (m != 0 && (b < 0) != (m < 0)) d -= 1;
-  if (d == 0) return f_copysign((T)0, a / b);
+  d = (m != 0) & ((b < 0) != (m < 0)) ? d - 1 : d;
   T down = f_floor(d);
-  return d - down > (T)0.5 ? down + 1 : down;
+  down = d - down > (T)0.5 ? down + 1 : down;
+  down = d == 0 ? f_copysign((T)0, a / b) : down;
+  return b == 0 ? a / b : down;
 }
 
 // bfloat16 and float16 in memory, float in registers
