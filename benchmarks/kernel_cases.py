@@ -151,6 +151,11 @@ def mask_writes(x: Any, y: Any) -> Any:
     return sign
 
 
+def norm_over_channels(x: Any) -> Any:
+    centred = x - x.mean(1, keepdim=True)
+    return centred * torch.rsqrt(centred.square().mean(1, keepdim=True) + 1e-6)
+
+
 def complex_rotary(x: Any, angles: Any) -> Any:
     return torch.view_as_real(torch.view_as_complex(x.float()) * angles)
 
@@ -196,4 +201,10 @@ KERNELS: dict[str, Kernel] = {
         lambda m: (torch.randint(m.rows, (m.rows, 32), device=m.device), m.matrix()),
     ),
     "slice writes": Kernel(slice_writes, lambda m: (m.matrix(),)),
+    "softplus": Kernel(F.softplus, lambda m: (m.matrix(),)),
+    "argmax of what is computed": Kernel(lambda x, y: (x - y.exp()).argmax(-1), lambda m: (m.matrix(), m.matrix())),
+    "max with its index, outer": Kernel(lambda x: x.max(0), lambda m: (m.matrix(),)),
+    "log softmax, outer": Kernel(lambda x: x.log_softmax(0), lambda m: (m.matrix(),)),
+    "norm over channels": Kernel(norm_over_channels, lambda m: (m.images(),)),
+    "remainder": Kernel(lambda x: x % 0.7, lambda m: (m.matrix(),)),
 }

@@ -171,3 +171,13 @@ def test_what_the_host_calls_for_an_extern() -> None:
 
     replaced = {"aten.mm.out": better}
     assert callee_of(product, replaced) is better and needs_schema_call(product, replaced)
+
+
+def test_a_transposed_matrix_is_made_by_its_own_method(cache: Path) -> None:
+    x, w = torch.randn(3, 64), torch.randn(5, 64)
+    graph = compiled(lambda x, w: (x @ w.t()).relu(), x, w, cache=cache)
+    assert "a1.t()" in graph.host_source and "as_strided" not in graph.host_source
+    torch.testing.assert_close(graph(x, w)[0], (x @ w.t()).relu())
+    part = compiled(lambda x, w: (x[:, 1:] @ w[:, :63].t()).relu(), x, w, cache=cache)
+    assert "as_strided" in part.host_source
+    torch.testing.assert_close(part(x, w)[0], (x[:, 1:] @ w[:, :63].t()).relu())

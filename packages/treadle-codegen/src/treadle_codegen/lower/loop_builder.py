@@ -60,7 +60,16 @@ class LoopBuilder:
     def op(self, name: str, *args: int) -> int:
         """An operation whose result dtype follows from its arguments (all but casts and memory)."""
         dtype = torch.bool if name in _COMPARISONS else self.body[args[-1]].dtype
+        if name == "add" and dtype == torch.float32:
+            name, args = self._sum(args)
         return self.emit(name, *args, dtype=dtype)
+
+    def _sum(self, args: tuple[int, ...]) -> tuple[str, tuple[int, ...]]:
+        """`1 + erf(x)`, of gelu and its derivative, is an operation of its own."""
+        for one, other in (args, args[::-1]):
+            if self.body[other].op == "erf" and (self.body[one].op, self.body[one].attr) == ("const", 1.0):
+                return "one_plus_erf", self.body[other].args
+        return "add", args
 
     def const(self, value: Any, dtype: torch.dtype) -> int:
         return self.emit("const", dtype=dtype, attr=number(value, dtype))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -26,7 +27,9 @@ FUNCTIONS = {
     "erf": ((-5.0, 5.0), 3.0),
     "sin": ((-1e4, 1e4), 2.0),
     "rsqrt": ((1e-30, 1e30), 2.0),
+    "one_plus_erf": ((0.0, 5.0), 2.0),
 }
+REFERENCE = {"one_plus_erf": lambda x: 1 + torch.erf(x)}  # of functions that torch does not have
 SPECIAL = [
     0.0,
     -0.0,
@@ -63,6 +66,10 @@ def _run(library: ctypes.CDLL, name: str, x: torch.Tensor) -> torch.Tensor:
     return y
 
 
+def reference(name: str) -> Callable[[torch.Tensor], torch.Tensor]:
+    return REFERENCE.get(name) or getattr(torch, name)
+
+
 def _samples(low: float, high: float) -> torch.Tensor:
     torch.manual_seed(0)
     even = torch.linspace(low, high, 200_001, dtype=torch.float64)
@@ -75,7 +82,7 @@ def _samples(low: float, high: float) -> torch.Tensor:
 def test_within_a_few_units_in_the_last_place(library: ctypes.CDLL, name: str) -> None:
     (low, high), limit = FUNCTIONS[name]
     x = _samples(low, high)
-    want = getattr(torch, name)(x.double())
+    want = reference(name)(x.double())
     got = _run(library, name, x).double()
     nearest = want.float()
     finite = nearest.isfinite()
@@ -86,10 +93,30 @@ def test_within_a_few_units_in_the_last_place(library: ctypes.CDLL, name: str) -
     assert error[worst] <= limit, f"{name}({x[finite][worst].item()!r}) is off by {error[worst].item():.2f} ulp"
 
 
+def test_one_plus_erf_is_off_by_less_than_the_last_place_of_erf(library: ctypes.CDLL) -> None:
+    x = _samples(-7.0, 7.0)
+    torch.testing.assert_close(_run(library, "one_plus_erf", x).double(), 1 + x.double().erf(), rtol=0, atol=1.6e-7)
+    assert (_run(library, "one_plus_erf", torch.tensor([-4.0, -30.0, -3e38])) == 0).all()
+
+
+@pytest.mark.parametrize("call", [F.gelu, lambda x: torch.ops.aten.gelu_backward(x * 0 + 1, x)])
+def test_gelu_takes_one_plus_erf(call: Callable[[torch.Tensor], torch.Tensor], tmp_path: Path) -> None:
+    x = torch.cat([torch.linspace(-9, 9, 1001), torch.tensor([0.0, -0.0, float("nan"), 1e-40, -1e30])])
+    graph = compile_graph(capture(call, [x]), [x], options=CodegenOptions(cache_dir=tmp_path, threads=1))
+    torch.testing.assert_close(graph(x)[0], call(x), rtol=2e-6, atol=1e-6, equal_nan=True)
+
+
+def test_a_sum_of_1_and_erf_is_one_operation(tmp_path: Path) -> None:
+    x = torch.linspace(-5, 5, 1001)
+    graph = compile_graph(capture(lambda x: x * (1 + torch.erf(x)), [x]), [x])
+    assert "= f_one_plus_erf(" in graph.kernel_source
+    torch.testing.assert_close(graph(x)[0], x * (1 + torch.erf(x)), rtol=2e-6, atol=1e-6)
+
+
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_special_values_as_in_eager(library: ctypes.CDLL, name: str) -> None:
     x = torch.tensor(SPECIAL)
-    torch.testing.assert_close(_run(library, name, x), getattr(torch, name)(x), rtol=1e-5, atol=1e-44, equal_nan=True)
+    torch.testing.assert_close(_run(library, name, x), reference(name)(x), rtol=1e-5, atol=1e-44, equal_nan=True)
 
 
 def test_products_are_rounded_before_they_are_subtracted(tmp_path: Path) -> None:
@@ -115,6 +142,42 @@ def test_no_call_of_a_kernel_is_dropped() -> None:
     x, y = torch.randn(6, 4, 5).permute(1, 2, 0), torch.randn(4, 5, 6)
     (actual,) = compile_graph(capture(f, (x, y)), (x, y))(x, y)
     torch.testing.assert_close(actual, f(x, y))
+
+
+def _half_loops(tmp_path: Path) -> ctypes.CDLL:
+    loops = "".join(
+        f'extern "C" void {name}(const {source}* x, {target}* y, i64 n) {{\n#pragma omp simd\n'
+        f"  for (i64 i = 0; i < n; ++i) y[i] = {name}_f16(x[i]);\n}}\n"
+        for name, source, target in (("from", "u16", "float"), ("to", "float", "u16"))
+    )
+    return build_library(PRELUDE.read_text() + loops, CodegenOptions(cache_dir=tmp_path))[0]
+
+
+def test_float16_becomes_float_exactly(tmp_path: Path) -> None:
+    halves = torch.arange(1 << 16).to(torch.int16).view(torch.float16)
+    found = torch.empty(1 << 16)
+    _half_loops(tmp_path)["from"](
+        ctypes.c_void_p(halves.data_ptr()), ctypes.c_void_p(found.data_ptr()), ctypes.c_longlong(1 << 16)
+    )
+    torch.testing.assert_close(found, halves.float(), rtol=0, atol=0, equal_nan=True)
+    assert torch.equal(found.signbit(), halves.signbit())
+
+
+def test_float_is_rounded_to_float16_as_in_eager(tmp_path: Path) -> None:
+    """All exponents and signs, with mantissas around every boundary of rounding, and infinity and NaN."""
+    low = torch.tensor(
+        [0, 1, 0xFFF, 0x1000, 0x1001, 0x1FFF, 0x2000, 0x2FFF, 0x3000, 0x3001, 0x7FEFFF, 0x7FF000, 0x7FFFFF]
+    )
+    middle = (torch.arange(64) << 17)[:, None] + low
+    bits = (torch.arange(512)[:, None] << 23) + (middle.flatten() & 0x7FFFFF)
+    x = bits.flatten().to(torch.int32).view(torch.float32)
+    found = torch.empty_like(x, dtype=torch.float16)
+    _half_loops(tmp_path)["to"](
+        ctypes.c_void_p(x.data_ptr()), ctypes.c_void_p(found.data_ptr()), ctypes.c_longlong(x.numel())
+    )
+    expected = x.half()
+    torch.testing.assert_close(found, expected, rtol=0, atol=0, equal_nan=True)
+    assert torch.equal(found.signbit(), expected.signbit())
 
 
 BOUNDS = {

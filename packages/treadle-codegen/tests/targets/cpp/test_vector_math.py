@@ -92,30 +92,30 @@ def test_where_both_sides_are_computed() -> None:
 
 
 def test_the_c_library_serves_where_torch_has_no_such_functions(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(vector_math, "_instruction_sets", lambda: ())
+    monkeypatch.setattr(vector_math, "instruction_sets", lambda: ())
     x = arguments(torch.float64)
     compiled = compile_graph(capture(torch.cosh, (x,)), (x,))
     assert "sleef" not in compiled.kernel_source
     torch.testing.assert_close(compiled(x)[0], torch.cosh(x), equal_nan=True)
 
 
-@pytest.mark.skipif(not vector_math._instruction_sets(), reason="the processor has no AVX2")
+@pytest.mark.skipif(not vector_math.instruction_sets(), reason="the processor has no AVX2")
 def test_a_library_that_names_an_unknown_function_is_refused() -> None:
     source = 'extern "C" { char treadle_sleef_names[] = "Sleef_nothing"; void* treadle_sleef[1]; }\n'
     with pytest.raises(Exception, match="Sleef_nothing"):
         build_library(source, CodegenOptions())
 
 
-@pytest.mark.skipif(not vector_math._instruction_sets(), reason="the processor has no AVX2")
+@pytest.mark.skipif(not vector_math.instruction_sets(), reason="the processor has no AVX2")
 def test_vector_loops_call_the_widest_form() -> None:
     x = torch.randn(64, dtype=torch.float64)
     compiled = compile_graph(capture(torch.sin, (x,)), (x,))
     assert "sleef_sin_d(" in compiled.kernel_source
     library, _ = build_library(compiled.source, CodegenOptions())
-    assert all((ctypes.c_void_p * len(vector_math._instruction_sets())).in_dll(library, "treadle_sleef"))
+    assert all((ctypes.c_void_p * len(vector_math.instruction_sets())).in_dll(library, "treadle_sleef"))
 
 
-@pytest.mark.skipif(not vector_math._instruction_sets(), reason="the processor has no AVX2")
+@pytest.mark.skipif(not vector_math.instruction_sets(), reason="the processor has no AVX2")
 def test_a_call_whose_result_a_condition_selects_has_its_vector_form(tmp_path: Path) -> None:
     x = torch.rand(64) + 0.1
     compiled = compile_graph(capture(lambda x: torch.where(x > 0.3, x.sin(), x / 3), (x,)), (x,))

@@ -42,6 +42,10 @@ _FLAGS = (
 # g++ moves the only use of a value into the branch of `c ? f(x) : y` that needs it. A call in a branch has no vector form: `where(x > 0.3,
 # x.sin(), x)` took five times as long. clang++ refuses the flag.
 _VECTOR_CALLS = "-fno-tree-sink"
+# Partial redundancy elimination evaluates log(e) on a path of its own for the lanes in which e is a constant, as exp's underflow to zero
+# is. A loop with two paths has no vector form: softplus took ten times as long.
+_ONE_PATH = "-fno-tree-pre"
+_GXX_ONLY = (_VECTOR_CALLS, _ONE_PATH)  # compilers that refuse them go without
 _KILLED = "signal terminated program"  # what g++ says of a pass of its own that was killed
 _ROOM = 16 << 20  # bytes that a compile may need on a disk
 _CANDIDATES = ("g++", "clang++", "c++")
@@ -118,7 +122,7 @@ def kernel_cache(options: CodegenOptions) -> FileCache:
 
 def compile_flags(threads: int, source: str = "") -> tuple[str, ...]:
     """Compiler flags for `source`; with more than one thread kernels use OpenMP (the runtime that torch has loaded serves them)."""
-    flags = (*_FLAGS, _VECTOR_CALLS) if calls_vector_functions(source) else _FLAGS
+    flags = (*_FLAGS, _ONE_PATH, *([_VECTOR_CALLS] if calls_vector_functions(source) else []))
     if " avx512f" in processor_identity():
         flags = (*flags, "-mprefer-vector-width=512")  # the default of 256 takes 1.5 times as long for exp, erf, tanh
     return (*flags, "-fopenmp") if threads > 1 else flags
@@ -174,8 +178,8 @@ def _compile_in(directory: Path, source: str, compiler: Compiler, flags: tuple[s
     text.write_text(source)
     command = [*compiler.command, *flags, "-o", str(library), str(text), "-lm"]
     code, errors = _run_in_background(command) if background else _run(command)
-    if code > 0 and _VECTOR_CALLS in errors:
-        command.remove(_VECTOR_CALLS)
+    if code > 0 and (refused := [flag for flag in _GXX_ONLY if flag in errors]):
+        command = [word for word in command if word not in refused]
         code, errors = _run_in_background(command) if background else _run(command)
     if code < 0:
         raise CodegenUnavailable(f"the C++ compiler {compiler} was killed by signal {-code}")

@@ -7,6 +7,8 @@ import struct
 
 import torch
 
+from treadle_codegen.targets.cpp.vector_fmod import fmod_function
+
 C_TYPES: dict[torch.dtype, str] = {
     torch.float32: "float",
     torch.float64: "double",
@@ -20,7 +22,7 @@ C_TYPES: dict[torch.dtype, str] = {
     torch.bool: "bool",
 }
 MEMORY_TYPES = C_TYPES | {
-    torch.float16: "_Float16", torch.bfloat16: "u16", torch.bool: "u8",
+    torch.float16: "u16", torch.bfloat16: "u16", torch.bool: "u8",
     torch.complex64: "float", torch.complex128: "double",
 }  # fmt: skip
 _UNSIGNED = {torch.int64: "u64", torch.int32: "u32"}
@@ -29,8 +31,8 @@ _BITS = {torch.int64: 64, torch.int32: 32, torch.int16: 16, torch.int8: 8, torch
 _FLOAT_OPS = {
     "add": "{0} + {1}", "sub": "{0} - {1}", "mul": "{0} * {1}", "div": "{0} / {1}", "neg": "t_neg({0})",
     "abs": "t_abs({0})", "sign": "({t})(({0} > 0) - ({0} < 0))", "maximum": "t_max({0}, {1})", "minimum": "t_min({0}, {1})",
-    "truncdiv": "f_trunc({0} / {1})", "floordiv": "float_floordiv<{t}>({0}, {1})",
-    "remainder": "float_mod<{t}>({0}, {1})", "fmod": "f_fmod({0}, {1})",
+    "truncdiv": "f_trunc({0} / {1})", "floordiv": "float_floordiv<{t}>({fmod}({0}, {1}), {0}, {1})",
+    "remainder": "float_mod<{t}>({fmod}({0}, {1}), {1})", "fmod": "{fmod}({0}, {1})",
     "isnan": "{0} != {0}", "isinf": "__builtin_isinf({0})", "signbit": "t_signbit({0})",
     "reciprocal": "({t})1 / {0}", "round": "f_rint({0})", "trunc": "f_trunc({0})",
 }  # fmt: skip
@@ -49,7 +51,7 @@ _BOOL_OPS = {
 _COMPARE = {"eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">="}
 # Functions of the prelude: rounded as written, or exactly, whatever the compiler knows of their arguments.
 _EXACT_FUNCTIONS = frozenset({"sqrt", "floor", "ceil", "rint", "trunc", "fabs", "copysign", "fmod", "rsqrt"})
-_FLOAT32_FUNCTIONS = frozenset({"exp", "expm1", "log", "log1p", "tanh", "sigmoid", "erf"})
+_FLOAT32_FUNCTIONS = frozenset({"exp", "expm1", "log", "log1p", "tanh", "sigmoid", "erf", "one_plus_erf"})
 _FLOATS = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
 
 
@@ -62,7 +64,8 @@ def expression(op: str, args: tuple[str, ...], dtype: torch.dtype, arg_dtype: to
     table = _FLOAT_OPS if arg_dtype in _FLOATS else _BOOL_OPS if arg_dtype is torch.bool else _INT_OPS
     pattern = table.get(op)
     if pattern is not None:
-        return pattern.format(*args, t=C_TYPES[dtype], u=_UNSIGNED.get(dtype, "u32"))
+        fmod = fmod_function(arg_dtype) if "{fmod}" in pattern else ""
+        return pattern.format(*args, t=C_TYPES[dtype], u=_UNSIGNED.get(dtype, "u32"), fmod=fmod)
     return f"f_{op}({', '.join(args)})"
 
 

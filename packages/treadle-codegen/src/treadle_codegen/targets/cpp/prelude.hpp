@@ -44,6 +44,8 @@ INLINE float mul_add(float a, float b, float c) { return __builtin_fmaf(a, b, c)
 #else
 INLINE float mul_add(float a, float b, float c) { return a * b + c; }
 #endif
+INLINE float f_fma(float a, float b, float c) { return __builtin_fmaf(a, b, c); }
+INLINE double f_fma(double a, double b, double c) { return __builtin_fma(a, b, c); }
 
 // exp(x) == (1 + m) * 2^k with |m| < 0.42, for |x| < 2^21; elsewhere m and k mean nothing, and m is NaN for NaN.
 struct ExpParts { float m; i32 bits; };  // bits == k + EXP_BIAS
@@ -155,6 +157,31 @@ INLINE float f_erf(float x) {
   float p = as_float(as_int(e.m + 1.0f) + (e.bits << 23));
   return t >= 1.0f ? __builtin_copysignf(1.0f - p, x) : small;  // NaN takes the small branch, and is NaN there
 }
+// For |x| < 4, 1 - erf(|x|) == 2^l, l being a polynomial. Of erf only what is left beside 1 is computed, with an error of half of its last place.
+INLINE float f_one_plus_erf(float x) {
+  float t = __builtin_fabsf(x);
+  t = t > 4.0f ? 4.0f : t;
+  float l = 5.163104561e-06f;
+  l = mul_add(l, t, -8.317969332e-05f);
+  l = mul_add(l, t, 5.399145302e-04f);
+  l = mul_add(l, t, -1.557487063e-03f);
+  l = mul_add(l, t, -8.617171552e-04f);
+  l = mul_add(l, t, 2.843482420e-02f);
+  l = mul_add(l, t, -1.485951543e-01f);
+  l = mul_add(l, t, -9.183883071e-01f);
+  l = mul_add(l, t, -1.627910733e+00f);
+  l = l * t;
+  float k = l + 12582912.0f;  // as in exp_parts; 2^r for |r| <= 1/2
+  float r = l - (k - 12582912.0f);
+  float q = 1.547410211e-04f;
+  q = mul_add(q, r, 1.340035349e-03f);
+  q = mul_add(q, r, 9.618012235e-03f);
+  q = mul_add(q, r, 5.550327525e-02f);
+  q = mul_add(q, r, 2.402265072e-01f);
+  q = mul_add(q, r, 6.931471825e-01f);
+  float p = as_float(as_int(mul_add(q, r, 1.0f)) + (as_int(k) << 23));  // NaN stays NaN: its lowest 9 bits are 0
+  return 1.0f + __builtin_copysignf(1.0f - p, x);
+}
 INLINE float f_rsqrt(float x) { return 1.0f / __builtin_sqrtf(x); }
 INLINE double f_sigmoid(double x) { return 1.0 / (1.0 + __builtin_exp(-x)); }
 INLINE double f_rsqrt(double x) { return 1.0 / __builtin_sqrt(x); }
@@ -166,6 +193,7 @@ INLINE double f_tanh(double x) { return __builtin_tanh(x); }
 INLINE double f_sinh(double x) { return __builtin_sinh(x); }
 INLINE double f_cosh(double x) { return __builtin_cosh(x); }
 INLINE double f_erf(double x) { return __builtin_erf(x); }
+INLINE double f_one_plus_erf(double x) { return 1.0 + __builtin_erf(x); }
 
 // The C library's functions, one overload for each width
 #define LIBM1(name) \
@@ -215,15 +243,15 @@ INLINE i64 treadle_pow(i64 a, i64 n) { u64 r = 1, b = (u64)a; for (; n > 0; n >>
 INLINE i64 treadle_shl(i64 a, i64 n) { return n > 63 ? 0 : (i64)((u64)a << n); }
 INLINE i64 treadle_shr(i64 a, i64 n) { return a >> (n > 63 ? 63 : n); }
 // torch.remainder and floor division of floats (c10/util/generic_math.h gives the same cases)
-template <class T> INLINE T float_mod(T a, T b) { T r = f_fmod(a, b); return (r != 0 && ((b < 0) != (r < 0))) ? r + b : r; }
-template <class T> INLINE T float_floordiv(T a, T b) {
-  if (b == 0) return a / b;
-  T m = f_fmod(a, b);
+// r and m are fmod(a, b)
+template <class T> INLINE T float_mod(T r, T b) { return (r != 0) & ((b < 0) != (r < 0)) ? r + b : r; }
+template <class T> INLINE T float_floordiv(T m, T a, T b) {
   T d = (a - m) / b;
-  if (m != 0 && (b < 0) != (m < 0)) d -= 1;
-  if (d == 0) return f_copysign((T)0, a / b);
+  d = (m != 0) & ((b < 0) != (m < 0)) ? d - 1 : d;
   T down = f_floor(d);
-  return d - down > (T)0.5 ? down + 1 : down;
+  down = d - down > (T)0.5 ? down + 1 : down;
+  down = d == 0 ? f_copysign((T)0, a / b) : down;
+  return b == 0 ? a / b : down;
 }
 
 // bfloat16 and float16 in memory, float in registers
@@ -233,8 +261,27 @@ INLINE u16 to_bf16(float x) {
   u32 rounded = (b + 0x7fff + ((b >> 16) & 1)) >> 16;
   return x != x ? (u16)0x7fc0 : (u16)rounded;
 }
-INLINE float from_f16(_Float16 x) { return (float)x; }
-INLINE _Float16 to_f16(float x) { return (_Float16)x; }
+// float16 in integer arithmetic where g++ 12 converts one element at a time. Numbers below 2^-14 are multiples of 2^-24: added to a power of
+// two whose last place this is, they stand in its low bits, rounded by the addition.
+#if defined(__AVX512FP16__) || !defined(__x86_64__) || defined(__clang__)
+INLINE float from_f16(u16 x) { return (float)__builtin_bit_cast(_Float16, x); }
+INLINE u16 to_f16(float x) { return __builtin_bit_cast(u16, (_Float16)x); }
+#else
+INLINE float from_f16(u16 x) {
+  u32 h = x, m = (h & 0x7fff) << 13;
+  u32 y = m + (m >= 0x0f800000 ? 0x70000000u : 0x38000000u);  // infinity and NaN keep the largest exponent
+  u32 small = __builtin_bit_cast(u32, as_float((i32)(m + 0x38800000)) - 6.103515625e-05f);
+  return as_float((i32)((m < 0x00800000 ? small : y) | (h & 0x8000) << 16));
+}
+INLINE u16 to_f16(float x) {
+  u32 b = (u32)as_int(x), a = b & 0x7fffffff;
+  u32 y = (a + 0xc8000fff + ((a >> 13) & 1)) >> 13;
+  u32 small = (u32)as_int(as_float((i32)a) + 0.5f) - 0x3f000000;
+  y = a < 0x38800000 ? small : y;
+  y = a > 0x477fefff ? (a > 0x7f800000 ? 0x7e00 | ((a >> 13) & 0x3ff) : 0x7c00) : y;  // from 65520 on infinity
+  return (u16)(y | (b >> 16 & 0x8000));
+}
+#endif
 
 // 16 accumulators of a reduction, and how two are combined; maximum and minimum are NaN once either is
 template <class T> struct Lanes { typedef T type __attribute__((vector_size(16 * sizeof(T)), may_alias)); };

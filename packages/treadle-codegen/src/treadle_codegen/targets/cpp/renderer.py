@@ -23,8 +23,10 @@ from treadle_codegen.targets.cpp.numbers import render_numbers
 from treadle_codegen.targets.cpp.ops import MEMORY_TYPES, constant
 from treadle_codegen.targets.cpp.section import SectionPrinter, addresses_through_data
 from treadle_codegen.targets.cpp.short_axes import ShortAxisPrinter, why_not_written_out
+from treadle_codegen.targets.cpp.strips import StripPrinter, why_not_strips
 from treadle_codegen.targets.cpp.tiles import TilePrinter, why_not_tiles
 from treadle_codegen.targets.cpp.tiling import DEFAULT, CppTiling, candidates
+from treadle_codegen.targets.cpp.vector_fmod import fmod_definitions
 from treadle_codegen.targets.cpp.vector_math import definitions
 from treadle_codegen.targets.renderer import NumberGroup, RenderedKernel, Segment, function_name, numbers_of, slot_key
 from treadle_codegen.targets.structure import renamed, structure_of
@@ -206,7 +208,8 @@ class CppRenderer:
                     seen.add(kernel.function)
                     attributes = kernel.parts.attributes if kernel.parts is not None else ""
                     parts.append(f"KERNEL {attributes}void {kernel.function}{kernel.text}")
-        parts.insert(1, definitions("".join(parts[1:])))
+        kernels = "".join(parts[1:])
+        parts[1:1] = [definitions(kernels), fmod_definitions(kernels)]
         for segment in segments:
             calls = "".join(f"  {_call(kernel, slots, buffers)}  // {kernel.label}\n" for kernel in segment.kernels)
             parts.append(f'extern "C" void {segment.name}(void** p) {{\n{calls}}}\n')
@@ -302,6 +305,8 @@ def _printer_of(writer: KernelWriter, section: Section, *, parallel: bool) -> ty
         writer.uses.add("tile")
         if writer.tiling.tile:
             return TilePrinter
+    if why_not_strips(section) is None:
+        return StripPrinter
     return ShortAxisPrinter if why_not_written_out(section) is None else SectionPrinter
 
 

@@ -38,6 +38,7 @@ BLOCK = 4096  # longest run summed in one go; float sums of longer runs add up b
 _LONG_ROW = 256
 _LIGHT_BODY = 8  # instructions
 
+POSITIONS = ("argmax", "argmin")  # reductions to a position
 IDENTITY = {"sum": 0, "prod": 1, "any": False, "all": True}
 _CLAUSE = {"sum": "+", "prod": "*", "max": "max", "min": "min", "any": "|", "all": "&"}
 
@@ -97,9 +98,7 @@ class SectionPrinter(InstructionWriter):
         elif pieces := [] if self.parallel else linear_pieces(self.section, axes[-1], writer.ranges):
             self._write_pieces(axes[-1], pieces)
         else:
-            self._open_innermost(axes[-1], *bounds)
-            self._write_bodies()
-            writer.close(1)
+            self._write_innermost(axes[-1], *bounds)
         if within:
             if self.last_block:
                 writer.line(f"if ({axes[-1].symbol.name}e >= {writer.index(axes[-1].extent)}) break;")
@@ -201,8 +200,8 @@ class SectionPrinter(InstructionWriter):
 
     def _declare_accumulator(self, acc: Accumulator) -> None:
         line = self.writer.line
-        if acc.kind in ("argmax", "argmin"):
-            line(f"{acc.c_type} {acc.name} = 0; i64 {acc.name}p = -1;")
+        if acc.kind in POSITIONS:  # the first of values that are all the worst
+            line(f"{acc.c_type} {acc.name} = {worst(acc)}; i64 {acc.name}p = 0;")
         elif acc.kind in ("max", "min"):
             line(f"{acc.c_type} {acc.name} = {worst(acc)};")
             if acc.dtype.is_floating_point:
@@ -231,10 +230,15 @@ class SectionPrinter(InstructionWriter):
             writer.line(f"const i64 {name}e = {name}b + {BLOCK} < {extent} ? {name}b + {BLOCK} : {extent};")
         return bool(totals), blocked
 
+    def _write_innermost(self, axis: Axis, first: str, end: str) -> None:
+        self._open_innermost(axis, first, end)
+        self._write_bodies()
+        self.writer.close(1)
+
     def _open_innermost(self, axis: Axis, first: str, end: str) -> None:
         """Open the innermost loop, as a SIMD loop where its points need no order."""
         writer, name = self.writer, axis.symbol.name
-        one_by_one = any(acc.kind in ("argmax", "argmin") for acc in self.accumulators.values())
+        one_by_one = any(acc.kind in POSITIONS for acc in self.accumulators.values())
         if one_by_one or why_in_order(self.section, axis) is not None:
             pass
         elif self.parallel and len(self.section.axes) == 1:
@@ -331,7 +335,7 @@ class SectionPrinter(InstructionWriter):
             better = f"{value} {'>' if acc.kind == 'argmax' else '<'} {name}"
             if acc.dtype.is_floating_point:
                 better = f"{better} || ({value} != {value} && {name} == {name})"
-            line(f"if ({name}p < 0 || {better}) {{ {name} = {value}; {name}p = {self._position()}; }}")
+            line(f"if ({better}) {{ {name} = {value}; {name}p = {self._position()}; }}")
 
     def _position(self) -> str:
         """Row-major position of the current point in the section's axes."""
@@ -349,13 +353,13 @@ class SectionPrinter(InstructionWriter):
                 text = f"{extent} > {BLOCK} ? ({acc.c_type})({acc.total} + {acc.name}) : {acc.name}"
             elif acc.total is not None:
                 text = f"({acc.c_type}){acc.total}"
-            elif acc.kind in ("argmax", "argmin"):
+            elif acc.kind in POSITIONS:
                 text = acc.name + "p"
             elif acc.kind in ("max", "min") and acc.dtype.is_floating_point:
                 text = f"{acc.name}n ? {constant(float('nan'), acc.dtype)} : {acc.name}"
             else:
                 text = acc.name
-            c_type = "i64" if acc.kind in ("argmax", "argmin") else C_TYPES[acc.dtype]
+            c_type = "i64" if acc.kind in POSITIONS else C_TYPES[acc.dtype]
             self.writer.line(f"const {c_type} {name} = {text};")
             self.results[(m, k)] = name
         for m, loop in enumerate(self.section.members):
@@ -508,7 +512,7 @@ def why_not_streams(section: Section, parallel: bool) -> str | None:
     for instr in (instr for body in bodies for instr in body):
         if instr.op in ("store", "indirect_store", "indirect_load") or OPS[instr.op].cost >= Cost.DIVIDE:
             return "a store, a read at positions that are data, or an expensive operation"
-        if instr.op == "reduce" and instr.attr in ("argmax", "argmin"):
+        if instr.op == "reduce" and instr.attr in POSITIONS:
             return "positions are found one by one"
     return None
 
@@ -551,10 +555,11 @@ def why_varies(loop: Loop, k: int, symbol: Symbol, written: set[str]) -> str | N
 
 
 def worst(acc: Accumulator) -> str:
-    """The value that every other one replaces: for max the smallest."""
+    """The value that every other one replaces: for maxima the smallest."""
+    is_most = acc.kind in ("max", "argmax")
     if acc.dtype.is_floating_point:
-        return constant(float("-inf") if acc.kind == "max" else float("inf"), acc.dtype)
+        return constant(float("-inf") if is_most else float("inf"), acc.dtype)
     if acc.dtype is torch.bool:
-        return "0" if acc.kind == "max" else "1"
+        return "0" if is_most else "1"
     info = torch.iinfo(acc.dtype)
-    return constant(info.min if acc.kind == "max" else info.max, acc.dtype)
+    return constant(info.min if is_most else info.max, acc.dtype)

@@ -45,7 +45,7 @@ _HEAD = """
 
 def sleef_call(op: str, dtype: torch.dtype) -> str | None:
     """The name of the function that computes `op`, or None where the processor, the compiler or torch has none."""
-    letter, sets = _LETTERS.get(dtype), _instruction_sets()
+    letter, sets = _LETTERS.get(dtype), instruction_sets()
     if op not in FUNCTIONS or letter is None or not sets:
         return None
     return f"sleef_{op}_{letter}" if all(_symbol(op, letter, isa) in _symbols() for isa in sets) else None
@@ -56,7 +56,7 @@ def definitions(text: str) -> str:
     used = sorted(set(_USE.findall(text)))
     if not used:
         return ""
-    sets = _instruction_sets()
+    sets = instruction_sets()
     names = [_symbol(op, letter, isa) for op, letter in used for isa in sets]
     library = [f"#define sleef_{op}_{letter} f_{op}\n" for op, letter in used]
     parts = ["\n#ifdef __clang__  // has no such attribute\n", *library, "#else", _HEAD]
@@ -68,7 +68,7 @@ def definitions(text: str) -> str:
 
 def calls_vector_functions(text: str) -> bool:
     """Whether `text` has a call that the compiler's vectoriser replaces by one of a vector form."""
-    return _USE.search(text) is not None
+    return _USE.search(text) is not None or "vector_fmod_" in text
 
 
 def bind(library: ctypes.CDLL) -> None:
@@ -137,8 +137,15 @@ def _function(op: str, letter: str, slots: dict[str, int]) -> str:
     return "".join(lines)
 
 
+def vector_forms(letter: str) -> list[tuple[str, int]]:
+    """The vector forms that the vectoriser may call: the letter of the x86-64 vector ABI, and the lanes."""
+    widths = _WIDTHS[letter]
+    forms = [("e", widths["avx512f"])] if "avx512f" in instruction_sets() else []
+    return [*forms, ("d", widths["avx2"]), ("c", widths["avx2"]), ("b", widths["avx2"] // 2)]
+
+
 @functools.cache
-def _instruction_sets() -> tuple[str, ...]:
+def instruction_sets() -> tuple[str, ...]:
     """The instruction sets, widest first, of which this processor runs SLEEF's functions; none where they are not used."""
     if platform.machine() != "x86_64" or platform.system() != "Linux":
         return ()

@@ -43,6 +43,7 @@ _FLOAT_OPS = {
     "neg": "{0} * -1.0",  # Triton's minus is 0 - x, which loses the sign of 0
     "isnan": "{0} != {0}", "isinf": "tl.abs({0}) == float('inf')", "floor": "tl.floor({0})", "ceil": "tl.ceil({0})",
     "round": "libdevice.nearbyint({0})", "truncdiv": "libdevice.trunc(float_div({0}, {1}))",
+    "one_plus_erf": "1.0 + libdevice.erf({0})",
     **{name: f"float_{name}({{0}})" for name in ("sign", "sigmoid", "signbit", "sqrt", "reciprocal")},
     **{name: f"float_{name}({{0}}, {{1}})" for name in ("div", "maximum", "minimum", "floordiv", "remainder")},
 }  # fmt: skip
