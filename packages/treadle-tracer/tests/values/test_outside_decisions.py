@@ -628,3 +628,11 @@ def test_a_size_beyond_few_elements_is_not_decided_on():
         return x.sum() + sum(torch.repeat_interleave(torch.ones(1), n).tolist())
 
     run(many, [lambda: (torch.arange(4.0), torch.tensor([1000]))] * 2)
+
+
+def test_what_follows_from_constants_alone_may_be_large():
+    def padded(x):
+        mask = torch.nn.functional.pad(torch.ones(2, 100), (0, 400))
+        return x * 2 if (mask.flatten() < 0).any().item() else x * 3
+
+    assert run(padded, [lambda: (torch.arange(4.0),)] * 2) == (1, [])

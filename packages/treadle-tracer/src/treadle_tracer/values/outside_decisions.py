@@ -36,7 +36,8 @@ if TYPE_CHECKING:
     from treadle_tracer.values.value import TraceContext
 
 _MOST_ELEMENTS = 256
-_MOST_CALLS = 24
+_MOST_ELEMENTS_OF_CONSTANTS = 65536  # of what follows from constants alone, which no guard computes again
+_MOST_CALLS = 128
 _MOST_DECISIONS = 256  # those that are computed alike count as one
 
 
@@ -167,7 +168,7 @@ def _computed(
         with torch.no_grad(), outside_transforms(), torch._C._DisableTorchDispatch():
             values = {node: copy_of(obj) for node, (_, obj) in inputs.items()}
             make_calls(others, values)
-            if not all(map(_has_few_numbers, values.values())):  # a size that data tells is large
+            if inputs and not all(map(_has_few_numbers, values.values())):  # a size that data tells is large
                 return None
             return read(*(values[node] for node in results))
     except (RuntimeError, ValueError, IndexError, TypeError, ArithmeticError):
@@ -209,6 +210,9 @@ def _calls_behind(graph: Any, results: Sequence[fx.Node]) -> list[fx.Node] | Non
             pending += node.all_input_nodes
         if not pending:
             pending = [w for w in writers.to(memory) if w not in found and (end is None or w < end)]
+    if any(graph.input_of(node) is not None for node in found):
+        if not all(_may_have_few_numbers(node.meta.get("example_value"), _MOST_ELEMENTS) for node in found):
+            return None
     return sorted(found)
 
 
@@ -217,7 +221,7 @@ def _may_be_made_now(graph: Any, node: fx.Node) -> bool:
     found = graph.input_of(node)
     if found is not None:
         return not isinstance(found[1], torch.Tensor) or (_has_few_numbers(value) and _has_memory(found[1]))
-    if node.op[:5] != "call_" or not _may_have_few_numbers(value):
+    if node.op[:5] != "call_" or not _may_have_few_numbers(value, _MOST_ELEMENTS_OF_CONSTANTS):
         return False
     if _is_number(value) and all(_is_number(given.meta.get("example_value")) for given in node.all_input_nodes):
         return _computes_numbers(node.target)
@@ -246,12 +250,13 @@ def _has_few_numbers(value: Any) -> bool:
     return is_small(value, _MOST_ELEMENTS)
 
 
-def _may_have_few_numbers(value: Any) -> bool:
+def _may_have_few_numbers(value: Any, most: int) -> bool:
     """Whether what a call gives are few numbers, as far as the trace knows: sizes that data tells are known when the call is made."""
+    if isinstance(value, (tuple, list)):
+        return all(_may_have_few_numbers(item, most) for item in value)
     if not isinstance(value, torch.Tensor):
         return _has_few_numbers(value)
-    known = math.prod(size for size in value.shape if isinstance(size, int))
-    return is_plain(value) and known <= _MOST_ELEMENTS
+    return is_plain(value) and math.prod(size for size in value.shape if isinstance(size, int)) <= most
 
 
 def _has_memory(obj: torch.Tensor) -> bool:

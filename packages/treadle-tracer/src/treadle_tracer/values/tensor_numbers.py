@@ -81,7 +81,7 @@ def to_list(tx: TraceContext, owner: TensorValue) -> Value:
     if known is not None:
         return tx.from_constant(known.tolist())
     shape = [_known_size(tx, owner, dim) for dim in range(owner.fake.dim())]
-    if None in shape or math.prod(shape) > _MOST_ITEMS:
+    if None in shape or math.prod(size or 0 for size in shape) > _MOST_ITEMS:
         raise Unsupported("data-dependent", owner.describe())
     if not shape:
         return item(tx, owner)
