@@ -141,13 +141,12 @@ class UnbackedNumbers:
                 self._done.setdefault(Eq(symbol, 0), _number_call(tx, torch.sym_not, (node,)))
 
     def number_node(self, tx: TraceContext, symbol: Any) -> fx.Node | None:
-        """The node that gives the number of a symbol; None for one that stands in no result."""
-        if symbol not in self._places:
+        """The node that gives the number of a symbol; None for a size that the data tells."""
+        place = self._places.get(symbol)
+        if place is None:
             return tx.symbols.node_of_symbol(tx, symbol) if symbol in tx.symbols.env.hints else None
-        value, dim = self._places[symbol]
-        if dim is None:
-            return value.node(tx) if isinstance(value, SymbolicValue) else None
-        return self._node_of(tx, symbol) if isinstance(value, TensorValue) else None
+        value, dim = place
+        return value.node(tx) if dim is None and isinstance(value, SymbolicValue) else None
 
     def _node_of(self, tx: TraceContext, symbol: Any) -> fx.Node:
         place = self._places.get(symbol)
