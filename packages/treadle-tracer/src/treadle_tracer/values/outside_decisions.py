@@ -5,8 +5,8 @@
 
 What is decided on may be computed in the graph, as long as it follows from such tensors alone by few calls that compute nothing else. The
 graph may write to the tensors before (`step += 1`). A number that must be a constant (`range(int(n))`) is a decision with more than two
-outcomes, and so is a size that data tells (`repeat_interleave`, `nonzero`) where it must be a constant; conditions on such sizes are assumed or
-break. A place where calls keep differing decides no more: there the graph breaks, or checks what it relies on.
+outcomes, and so is a size that data tells (`repeat_interleave`, `nonzero`) where it must be a constant. A place where calls keep differing
+decides no more: there the graph breaks, or checks what it relies on.
 """
 
 from __future__ import annotations
