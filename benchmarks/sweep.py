@@ -16,15 +16,12 @@ gives that, and the table says so.
 from __future__ import annotations
 
 import argparse
-import contextlib
-import inspect
-import itertools
 import json
 import subprocess
 import sys
 import time
 import unittest.mock
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -33,88 +30,8 @@ sys.path.insert(0, str(ROOT / "tools"))
 
 DEFAULT_OUTPUT = ROOT / "benchmarks" / "results" / "sweep.json"
 
-# Attributes of configs that make a model small, with the value they get where the config has them as an int.
-SMALL = {
-    "vocab_size": 99,
-    "hidden_size": 32,
-    "d_model": 32,
-    "n_embd": 32,
-    "embedding_size": 32,
-    "intermediate_size": 64,
-    "d_ff": 64,
-    "ffn_dim": 64,
-    "encoder_ffn_dim": 64,
-    "decoder_ffn_dim": 64,
-    "moe_intermediate_size": 32,
-    "num_hidden_layers": 2,
-    "num_layers": 2,
-    "n_layer": 2,
-    "n_layers": 2,
-    "encoder_layers": 2,
-    "decoder_layers": 2,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "n_head": 4,
-    "n_heads": 4,
-    "encoder_attention_heads": 4,
-    "decoder_attention_heads": 4,
-    "max_position_embeddings": 64,
-    "n_positions": 64,
-    "image_size": 64,
-}
-PARTS_OF_LAYERS = {
-    "head_dim": 8,
-    "qk_head_dim": 16,
-    "qk_rope_head_dim": 8,
-    "qk_nope_head_dim": 8,
-    "v_head_dim": 8,
-    "q_lora_rank": 16,
-    "kv_lora_rank": 16,
-    "n_routed_experts": 4,
-    "num_experts": 4,
-    "num_local_experts": 4,
-    "num_experts_per_tok": 2,
-    "n_group": 1,
-    "topk_group": 1,
-    "first_k_dense_replace": 1,
-    "num_key_value_heads": 4,
-}
-"""Heads and experts: small where the sizes above leave them too large, or do not fit them."""
-
-FEW_LAYERS = {key: value for key, value in SMALL.items() if "layer" in key or key in ("vocab_size", "image_size")}
-"""For configs whose sizes depend on each other."""
-
-LAYERS_OF_EACH_KIND = SMALL | PARTS_OF_LAYERS | {key: 8 for key in FEW_LAYERS if "hidden_layers" in key}
-"""For architectures whose first layers are of one kind."""
-
-HEADS_OF_64 = SMALL | {
-    "hidden_size": 256,
-    "head_dim": 64,
-    "num_experts": 4,
-    "num_local_experts": 4,
-    "n_routed_experts": 4,
-}
-HEADS_OF_128 = HEADS_OF_64 | {"hidden_size": 512, "head_dim": 128}
-"""For rotary embeddings whose parts have fixed sizes."""
-
-SIZES = (
-    SMALL,
-    SMALL | PARTS_OF_LAYERS,
-    HEADS_OF_64,
-    HEADS_OF_128,
-    FEW_LAYERS,
-    FEW_LAYERS | PARTS_OF_LAYERS,
-    LAYERS_OF_EACH_KIND,
-    {},
-)
-
-WHERE_NONE = {"head_dim": 8, "vocab_size": 99, "pad_token_id": 1, "prediction_length": 4}
-"""For attributes that a config has as None, and that its model needs as a number."""
-
-MOST_PARAMETERS = 150_000_000
 LARGE = 60_000_000
-
-TOKENS = ("pad_token_id", "bos_token_id", "eos_token_id", "decoder_start_token_id")
+"""Parameters of a model of timm's beyond which it is built with two layers."""
 
 
 # ---- what there is
@@ -176,131 +93,16 @@ def _size_of(name: str) -> int:
         return sum(parameter.numel() for parameter in timm.create_model(name).parameters())
 
 
-def build_transformers(name: str) -> tuple[Any, dict[str, Any]]:
-    """A small model and inputs that it runs on: sizes get less small, and inputs more, until eager raises nothing."""
-    import torch
-    from transformers import AutoConfig, AutoModel
-
-    first: Exception | None = None
-    for sizes, make, caches in itertools.product(SIZES, (_shrink, _made_small), (True, False)):
-        try:
-            config = make(AutoConfig.for_model(name), sizes)
-            with torch.device("meta"):
-                count = sum(parameter.numel() for parameter in AutoModel.from_config(config).parameters())
-            if count > MOST_PARAMETERS:
-                raise ValueError(f"{count / 1e6:.0f} million parameters")
-            model: Any = AutoModel.from_config(config).eval()
-            if not caches:
-                model.config.use_cache = False
-        except Exception as error:
-            first = first or error
-            continue
-        for inputs in _inputs(model, config, torch):
-            try:
-                with torch.no_grad():
-                    _run(model, inputs)
-                return model, inputs
-            except Exception as error:
-                first = first or error
-    raise first or ValueError("it has no inputs known here")
-
-
-def _shrink(config: Any, sizes: dict[str, int]) -> Any:
-    """The config with small attributes, its parts included."""
-    for key, value in _settings(config, sizes).items():
-        with contextlib.suppress(AttributeError, NotImplementedError):  # a property that is computed from others
-            setattr(config, key, value)
-    for part in _parts(config).values():
-        _shrink(part, sizes)
-    return config
-
-
-def _made_small(config: Any, sizes: dict[str, int]) -> Any:
-    """A config made with small arguments, its parts included: what a config computes from its arguments is computed from these."""
-    parts = {name: _made_small(part, sizes).to_dict() for name, part in _parts(config).items()}
-    return type(config)(**_settings(config, sizes), **parts)
-
-
-def _settings(config: Any, sizes: dict[str, int]) -> dict[str, int]:
-    wanted = sizes | dict.fromkeys(TOKENS, 1)
-    found = {key: value for key, value in wanted.items() if type(_attribute(config, key)) is int}
-    return found | {key: value for key, value in WHERE_NONE.items() if _attribute(config, key, 0) is None}
-
-
-def _attribute(config: Any, name: str, default: Any = None) -> Any:
-    """An attribute of a config; the default where it has none, or refuses to say one for all layers."""
-    try:
-        return getattr(config, name, default)
-    except ValueError:
-        return default
-
-
-def _parts(config: Any) -> dict[str, Any]:
-    return {name: part for name, part in vars(config).items() if hasattr(part, "to_dict")}
-
-
-def _inputs(model: Any, config: Any, torch: Any) -> Iterator[dict[str, Any]]:
-    """Sets of inputs to try: the main one, then all that the signature names and that are known here, in several shapes."""
-    accepted = inspect.signature(model.forward).parameters
-    needed = [name for name, parameter in accepted.items() if parameter.default is inspect.Parameter.empty]
-    for makers in (_makers(config, length, layout, torch) for length in (10, 32) for layout in range(LAYOUTS)):
-        main = [name for name in (model.main_input_name,) if name in makers]
-        with_decoder = [*main, "decoder_input_ids"] if config.is_encoder_decoder and main == ["input_ids"] else main
-        named = [name for name in makers if name in accepted and name != "inputs_embeds"]
-        without_mask = [name for name in named if name != "attention_mask"]
-        with_texts = [name for name in (*needed, *TEXTS) if name in accepted and name in makers]
-        for names in (with_decoder, needed, with_texts, named, without_mask):
-            if names and all(name in makers for name in names):
-                yield {name: makers[name]() for name in names}
-
-
-LAYOUTS = 3
-TEXTS = ("input_ids", "decoder_input_ids", "encoder_hidden_states")
-
-
-def _makers(config: Any, length: int, layout: int, torch: Any) -> dict[str, Callable[[], Any]]:
-    """A function for each known input of a model, for texts of this length and one of the layouts of images and sounds."""
-    vision = next((part for part in _parts(config).values() if hasattr(part, "image_size")), config)
-    size = getattr(vision, "image_size", 64)
-    side = size if isinstance(size, int) else 64
-    channels = getattr(vision, "num_channels", 3)
-    audio = next((part for part in _parts(config).values() if hasattr(part, "num_mel_bins")), config)
-    bins = getattr(audio, "num_mel_bins", None) or getattr(config, "feature_size", None) or 80
-    hidden = getattr(config, "hidden_size", 32)
-    ids = torch.randint(3, 90, (2, length))
-    sounds = [(2, 4000), (2, 1, 4000), (2, 1, 16000)][layout]
-    features = [(2, bins, 200), (2, 200, bins), (2, 1, 1024, bins)][layout]
-    images = [(2, channels, side, side), (2, 1, channels, side, side), (2, 2, channels, side, side)][layout]
-    past = (getattr(config, "context_length", None) or length) + max(getattr(config, "lags_sequence", None) or [0])
-    patch = getattr(vision, "patch_size", 14)
-    patch_length = channels * getattr(vision, "temporal_patch_size", 1) * (patch if isinstance(patch, int) else 14) ** 2
-    return {
-        "input_ids": lambda: ids,
-        "attention_mask": lambda: torch.ones_like(ids),
-        "pixel_values": lambda: torch.randn(images),
-        "pixel_values_videos": lambda: torch.randn(2, 16, channels, side, side),
-        "input_values": lambda: torch.randn(sounds),
-        "input_features": lambda: torch.randn(features),
-        "bbox": lambda: torch.randint(1, 9, (2, length, 4)).sort(-1).values,
-        "decoder_input_ids": lambda: ids[:, :5],
-        "inputs_embeds": lambda: torch.randn(2, length, hidden),
-        "query_embeds": lambda: torch.randn(2, length, hidden),
-        "encoder_hidden_states": lambda: torch.randn(2, length, getattr(config, "encoder_hidden_size", hidden)),
-        "hidden_states": lambda: torch.randn(64, patch_length),
-        "grid_thw": lambda: torch.tensor([[1, 8, 8]]),
-        "past_values": lambda: torch.randn(2, past),
-        "past_time_features": lambda: torch.randn(2, past, config.num_time_features),
-        "past_observed_mask": lambda: torch.ones(2, past),
-        "future_values": lambda: torch.randn(2, config.prediction_length),
-        "future_time_features": lambda: torch.randn(2, config.prediction_length, config.num_time_features),
-        "is_longer": lambda: torch.zeros(2, 1, dtype=torch.bool),
-    }
-
-
 def build_program(name: str) -> tuple[Any, dict[str, Any]]:
     import library_programs
 
     return library_programs.PROGRAMS[name]()
+
+
+def build_transformers(name: str) -> tuple[Any, dict[str, Any]]:
+    import small_transformers
+
+    return small_transformers.build(name)
 
 
 BUILDERS = {"timm": build_timm, "transformers": build_transformers, "libraries": build_program}

@@ -6,7 +6,7 @@ import warnings
 
 import pytest
 import torch
-from operators_on_found_sizes import BREAKS, PROGRAMS, SINCE_2_12
+from operators_on_found_sizes import BREAKS, DECIDED, PROGRAMS, SINCE_2_12
 
 import treadle
 from treadle_tracer import Unsupported
@@ -71,6 +71,19 @@ def test_what_cannot_be_one_graph(name):
             assert raised is expected
             if expected is None:
                 _assert_same((got, after), (want, afterwards))
+
+
+@pytest.mark.parametrize("name", DECIDED)
+def test_a_size_that_must_be_a_constant(name):
+    program, calls = DECIDED[name]
+    compiled = treadle.compile(program)
+    for number, arguments in enumerate((calls[0], *calls, *calls)):
+        (raised, got, after), (expected, want, afterwards) = (_outcome(f, arguments) for f in (compiled, program))
+        assert raised is expected
+        if expected is None:
+            _assert_same((got, after), (want, afterwards))
+        if number == 1:
+            assert (treadle.stats().graphs, treadle.stats().breaks) == (1, ())
 
 
 def test_an_assumption_that_does_not_hold_is_said_once():

@@ -389,3 +389,16 @@ def test_a_dynamic_dim_may_be_narrowed_but_not_fixed(condition, constant) -> Non
             env.decide(condition(s))
     else:
         assert env.decide(condition(s))
+
+
+def test_an_unbacked_number_is_not_expressed_by_later_ones():
+    """A graph uses a size before the numbers that it turns out to be the sum of."""
+    env = ShapeEnv()
+    size, *parts = (env.create_unbacked(name, lower=0) for name in ("size", "a", "b", "c", "d"))
+    a, b, c, d = parts
+    env.expect(Eq(size, a * b + c * d))
+    assert env.simplify(size) == size
+    assert env.prove(Eq(size, a * b + c * d)) is True
+    later = env.create_unbacked("later", lower=0)
+    env.expect(Eq(later, size + a))
+    assert env.simplify(later) == size + a

@@ -158,13 +158,16 @@ class Facts:
                 self._add_value(node, -const // c)
                 return
         # Solve for unbacked symbols first, then for the latest symbol by name: earlier inputs then name the sizes of later ones.
+        unbacked_before: set[Symbol] = set(self.unbacked)
         for s in sorted(p.free_symbols, key=lambda s: (s in self.unbacked, len(s.name), s.name), reverse=True):
             split = split_linear(p, s)
             if split is not None and isinstance(split[0], int) and split[0] in (1, -1):
                 value = split[1] * -split[0]
-                if s in self.unbacked or self.unbacked.isdisjoint(free_symbols(value)):
+                # An unbacked number is not expressed by later ones, which the graph does not know yet where it uses the number.
+                if unbacked_before.issuperset(free_symbols(value) & self.unbacked):
                     self._replace(s, value)
                     return
+            unbacked_before.discard(s)
         whole = make_sum(dict(coefficients), 0)
         if isinstance(whole, Expr):
             self.values.update({whole: -const, -whole: const})  # type: ignore[dict-item]

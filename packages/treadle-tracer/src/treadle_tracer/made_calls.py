@@ -24,5 +24,9 @@ def make_calls(calls: Iterable[fx.Node], values: dict[fx.Node, Any]) -> None:
 
 def is_small(tensor: torch.Tensor, most_elements: int) -> bool:
     """Whether a fake tensor stands for plain memory on the CPU, of known size and few elements."""
-    is_plain = tensor.device.type == "cpu" and tensor.layout is torch.strided
-    return is_plain and all(isinstance(n, int) for n in tensor.shape) and tensor.numel() <= most_elements
+    return is_plain(tensor) and all(isinstance(n, int) for n in tensor.shape) and tensor.numel() <= most_elements
+
+
+def is_plain(tensor: torch.Tensor) -> bool:
+    """Whether a fake tensor stands for plain memory on the CPU."""
+    return tensor.device.type == "cpu" and tensor.layout is torch.strided

@@ -571,3 +571,68 @@ def test_recompiles_for_another_reason_do_not_count_as_changed_choices():
 
     calls = [lambda n=n, mode=mode: (torch.ones(2), torch.tensor(n), mode) for n, mode in zip([0, 9, 9, 9, 9], factors)]
     assert run(function, calls) == (5, [])
+
+
+def lengths_of(x, grid):
+    """Sizes that data tells twice: how many pieces there are, and how long each is."""
+    areas = torch.repeat_interleave(grid[:, 1] * grid[:, 2], grid[:, 0])
+    bounds = torch.nn.functional.pad(areas.cumsum(0, dtype=torch.int32), (1, 0), value=0)
+    return (bounds[1:] - bounds[:-1]).tolist()
+
+
+def pieces(x, grid):
+    return torch.cat([part.softmax(0) for part in torch.split(x, lengths_of(x, grid))])
+
+
+def attended_pieces(x, grid):
+    attend = torch.nn.functional.scaled_dot_product_attention
+    return torch.cat([attend(part[None], part[None], part[None]) for part in torch.split(x, lengths_of(x, grid))], 1)
+
+
+def grids(*rows):
+    return [
+        lambda row=row: (torch.randn(10, 4, generator=torch.Generator().manual_seed(0)), torch.tensor(row))
+        for row in rows
+    ]
+
+
+@pytest.mark.parametrize("function", [pieces, attended_pieces])
+def test_a_size_that_data_tells_is_decided_on(function):
+    same_grid = [[1, 2, 2], [2, 1, 3]]
+    assert run(function, grids(same_grid, same_grid)) == (1, [])
+    results = run(function, grids(same_grid, [[2, 1, 2], [1, 2, 3]], [[1, 5, 2]], [[5, 1, 2]], same_grid))
+    assert results[0] > 1
+
+
+def test_iteration_over_as_many_rows_as_data_tells():
+    def rows(x, mask):
+        total = x.sum()
+        for position in mask.nonzero():
+            total = total * 2 + x[position].sum()
+        return total
+
+    masks = [lambda m=m: (torch.arange(4.0), torch.tensor(m)) for m in ([True, False, True, True],) * 2]
+    assert run(rows, masks) == (1, [])
+    run(
+        rows,
+        [
+            *masks,
+            lambda: (torch.arange(4.0), torch.tensor([False] * 4)),
+            lambda: (torch.arange(4.0), torch.tensor([True] * 4)),
+        ],
+    )
+
+
+def test_a_size_beyond_few_elements_is_not_decided_on():
+    def many(x, n):
+        return x.sum() + sum(torch.repeat_interleave(torch.ones(1), n).tolist())
+
+    run(many, [lambda: (torch.arange(4.0), torch.tensor([1000]))] * 2)
+
+
+def test_what_follows_from_constants_alone_may_be_large():
+    def padded(x):
+        mask = torch.nn.functional.pad(torch.ones(2, 100), (0, 400))
+        return x * 2 if (mask.flatten() < 0).any().item() else x * 3
+
+    assert run(padded, [lambda: (torch.arange(4.0),)] * 2) == (1, [])

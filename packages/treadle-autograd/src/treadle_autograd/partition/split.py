@@ -8,13 +8,16 @@ joint (x, w, t): mm, gelu, backward...        saved: x, mm
 from __future__ import annotations
 
 import functools
-from collections.abc import Container, Iterator, Sequence
+from collections.abc import Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import fx
 from torch.fx._lazy_graph_module import _LazyGraphModule as LazyGraphModule
+
+from treadle_shapes.expr import free_symbols
+from treadle_shapes.torch import expr_of
 
 from ..ancestors import ARGUMENTS, InputsOf, ancestors
 from ..custom_gradients import CustomCall, insert_custom_calls
@@ -122,7 +125,31 @@ def _numbers_of_backward(classes: Classes, saved: Sequence[fx.Node]) -> list[fx.
     leaves = frozenset(filter(_is_leaf, nodes))
     gradients: Any = nodes[-1].args[0][classes.joint.n_outputs :]  # type: ignore[index]
     used = ancestors([node for node in gradients if isinstance(node, fx.Node)], leaves.union(saved))
-    return [node for node in nodes if node in used and node in leaves]
+    needed = leaves.intersection(used).union(_untold(used, [*saved, *tangents_of(classes.joint)], leaves))
+    return [node for node in nodes if node in needed]
+
+
+def _untold(used: Iterable[fx.Node], given: Sequence[fx.Node], leaves: Iterable[fx.Node]) -> Iterator[fx.Node]:
+    """The leaves of numbers in sizes of tensors that neither a size of the `given` tensors nor a used leaf is.
+
+    Such a size is computed from numbers of forward, like the `2*n` elements of `torch.arange(2 * n)`.
+    """
+    used = set(used)
+    symbols = {symbol for node in used.union(given) for size in _sizes(node) for symbol in free_symbols(size)}
+    told = {size for node in given for size in _sizes(node)}
+    places = {expr_of(leaf.meta["val"]): leaf for leaf in leaves if isinstance(leaf.meta.get("val"), torch.SymInt)}
+    told.update(number for number, leaf in places.items() if leaf in used)
+    for symbol in symbols - told:
+        if symbol in places:
+            yield places[symbol]
+
+
+def _sizes(node: fx.Node) -> list[Any]:
+    """The symbolic sizes and strides of a node's tensor, as expressions."""
+    value = node.meta.get("val")
+    if not isinstance(value, torch.Tensor) or value.layout is not torch.strided:
+        return []
+    return [expr_of(number) for number in (*value.size(), *value.stride()) if isinstance(number, torch.SymInt)]
 
 
 def graph_between(

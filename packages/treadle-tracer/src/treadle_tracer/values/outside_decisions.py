@@ -5,11 +5,13 @@
 
 What is decided on may be computed in the graph, as long as it follows from such tensors alone by few calls that compute nothing else. The
 graph may write to the tensors before (`step += 1`). A number that must be a constant (`range(int(n))`) is a decision with more than two
-outcomes. A place where calls keep differing decides no more: there the graph breaks, or checks what it relies on.
+outcomes, and so is a size that data tells (`repeat_interleave`, `nonzero`) where it must be a constant. A place where calls keep differing
+decides no more: there the graph breaks, or checks what it relies on.
 """
 
 from __future__ import annotations
 
+import math
 import operator
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from operator import attrgetter
@@ -25,7 +27,7 @@ from treadle_shapes.torch import NUMBER_FUNCTIONS, outside_transforms, raw_expr
 from treadle_shapes.torch import operator as operator_record
 from treadle_tracer.by_identity import IdentitySet
 from treadle_tracer.decision_programs import Decision, Place, copy_of
-from treadle_tracer.made_calls import is_small, make_calls
+from treadle_tracer.made_calls import is_plain, is_small, make_calls
 from treadle_tracer.values.call_effects import only_computes, storages, written_arguments
 
 if TYPE_CHECKING:
@@ -34,7 +36,8 @@ if TYPE_CHECKING:
     from treadle_tracer.values.value import TraceContext
 
 _MOST_ELEMENTS = 256
-_MOST_CALLS = 24
+_MOST_ELEMENTS_OF_CONSTANTS = 65536  # of what follows from constants alone, which no guard computes again
+_MOST_CALLS = 128
 _MOST_DECISIONS = 256  # those that are computed alike count as one
 
 
@@ -160,10 +163,13 @@ def _computed(
     read: Callable[..., Any],
 ) -> Any:
     """The outcome at this call; None where a call raises: the program raises it where it makes the call."""
-    values = {node: copy_of(obj) for node, (_, obj) in inputs.items()}
     try:
-        with torch.no_grad(), outside_transforms():
+        # A kernel of fake tensors may be asking.
+        with torch.no_grad(), outside_transforms(), torch._C._DisableTorchDispatch():
+            values = {node: copy_of(obj) for node, (_, obj) in inputs.items()}
             make_calls(others, values)
+            if inputs and not all(map(_has_few_numbers, values.values())):  # a size that data tells is large
+                return None
             return read(*(values[node] for node in results))
     except (RuntimeError, ValueError, IndexError, TypeError, ArithmeticError):
         return None
@@ -204,6 +210,9 @@ def _calls_behind(graph: Any, results: Sequence[fx.Node]) -> list[fx.Node] | Non
             pending += node.all_input_nodes
         if not pending:
             pending = [w for w in writers.to(memory) if w not in found and (end is None or w < end)]
+    if any(graph.input_of(node) is not None for node in found):
+        if not all(_may_have_few_numbers(node.meta.get("example_value"), _MOST_ELEMENTS) for node in found):
+            return None
     return sorted(found)
 
 
@@ -212,7 +221,7 @@ def _may_be_made_now(graph: Any, node: fx.Node) -> bool:
     found = graph.input_of(node)
     if found is not None:
         return not isinstance(found[1], torch.Tensor) or (_has_few_numbers(value) and _has_memory(found[1]))
-    if node.op[:5] != "call_" or not _has_few_numbers(value):
+    if node.op[:5] != "call_" or not _may_have_few_numbers(value, _MOST_ELEMENTS_OF_CONSTANTS):
         return False
     if _is_number(value) and all(_is_number(given.meta.get("example_value")) for given in node.all_input_nodes):
         return _computes_numbers(node.target)
@@ -239,6 +248,15 @@ def _has_few_numbers(value: Any) -> bool:
     if not isinstance(value, torch.Tensor):
         return value is None or _is_number(value) or isinstance(value, torch.Size)
     return is_small(value, _MOST_ELEMENTS)
+
+
+def _may_have_few_numbers(value: Any, most: int) -> bool:
+    """Whether what a call gives are few numbers, as far as the trace knows: sizes that data tells are known when the call is made."""
+    if isinstance(value, (tuple, list)):
+        return all(_may_have_few_numbers(item, most) for item in value)
+    if not isinstance(value, torch.Tensor):
+        return _has_few_numbers(value)
+    return is_plain(value) and math.prod(size for size in value.shape if isinstance(size, int)) <= most
 
 
 def _has_memory(obj: torch.Tensor) -> bool:

@@ -154,7 +154,7 @@ class TensorValue(Value):
         if self.fake.dim() == 0:
             tx.raise_exception(TypeError, "len() of a 0-d tensor")
         size = self.fake.shape[0]
-        return size if isinstance(size, int) else tx.specialise(SymbolicValue(None, size))
+        return size if isinstance(size, int) else tx.specialise(tx.symbols.size_value(tx, self, 0, size))
 
     def as_index(self, tx: TraceContext) -> int:
         known = known_number(tx, self.known_node) if self.fake.dtype in INDEX_TYPES else None
@@ -181,6 +181,7 @@ class TensorValue(Value):
             return super().iterate(tx)
         if self.fake.dim() == 0:
             tx.raise_exception(TypeError, "iteration over a 0-d tensor")
+        self.length(tx)  # a size that data tells may be decided on
         return tx.run_in_graph("call_method", "unbind", [self, Constant(0)], {}).iterate(tx)
 
     def contains(self, tx: TraceContext, item: Value) -> bool:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import math
 import operator
 from typing import TYPE_CHECKING, Any
 
+from treadle_shapes.torch import raw_expr
 from treadle_tracer.by_identity import is_one_of
 from treadle_tracer.errors import Unsupported
 from treadle_tracer.values.arrays import ArrayValue
 from treadle_tracer.values.base import Constant, is_none
 from treadle_tracer.values.known_elements import known_elements, known_number
+from treadle_tracer.values.outside_decisions import number_of
 from treadle_tracer.values.sequences import ListValue, Sequence, SliceValue, TupleValue, make_slice
 from treadle_tracer.values.symbolic_arithmetic import convert, operator_in_graph
 from treadle_tracer.values.tensor import INDEX_TYPES, SymbolicValue, TensorValue, shape_of
@@ -77,8 +80,8 @@ def to_list(tx: TraceContext, owner: TensorValue) -> Value:
     known = known_elements(tx, owner.known_node)
     if known is not None:
         return tx.from_constant(known.tolist())
-    shape = owner.fake.shape
-    if any(not isinstance(size, int) for size in shape) or owner.fake.numel() > _MOST_ITEMS:
+    shape = [_known_size(tx, owner, dim) for dim in range(owner.fake.dim())]
+    if None in shape or math.prod(size or 0 for size in shape) > _MOST_ITEMS:
         raise Unsupported("data-dependent", owner.describe())
     if not shape:
         return item(tx, owner)
@@ -88,6 +91,16 @@ def to_list(tx: TraceContext, owner: TensorValue) -> Value:
     for position, (part, name) in enumerate(zip(items, names, strict=True)):
         _name_item(tx, part, f"{name}[{position}]")
     return ListValue(items)
+
+
+def _known_size(tx: TraceContext, owner: TensorValue, dim: int) -> int | None:
+    """A size of a tensor; one that data tells is decided on. None where it is not known."""
+    size = owner.fake.shape[dim]
+    known = size if isinstance(size, int) else tx.symbols.env.simplify(raw_expr(size))
+    if isinstance(known, int):
+        return known
+    number = tx.symbols.size_value(tx, owner, dim, size) if is_unbacked(tx, SymbolicValue(None, size)) else None
+    return number_of(tx, number) if isinstance(number, SymbolicValue) else None
 
 
 def _name_item(tx: TraceContext, value: Value, name: str) -> None:

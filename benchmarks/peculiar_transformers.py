@@ -1,0 +1,181 @@
+"""Architectures of transformers of which neither the config nor the signature of `forward` tells what a small model needs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+
+@dataclass(frozen=True)
+class Peculiar:
+    """Arguments of the config, its parts as dicts, and what makes the inputs for a config, if they are peculiar."""
+
+    arguments: Mapping[str, Any] = field(default_factory=dict)
+    inputs: Callable[[Any], dict[str, Any]] | None = None
+
+
+def _ids(length: int = 10, images: int = 0, image: int = 98) -> torch.Tensor:
+    """Two texts, with so many tokens in front that stand for an image."""
+    ids = torch.randint(3, 90, (2, length))
+    ids[:, :images] = image
+    return ids
+
+
+def _trajectory(config: Any) -> dict[str, Any]:
+    return {
+        "states": torch.randn(2, 6, config.state_dim),
+        "actions": torch.randn(2, 6, config.act_dim),
+        "rewards": torch.randn(2, 6, 1),
+        "returns_to_go": torch.randn(2, 6, 1),
+        "timesteps": torch.arange(6).expand(2, 6),
+        "attention_mask": torch.ones(2, 6, dtype=torch.long),
+    }
+
+
+def _images_and_text(images: tuple[int, ...], **others: torch.Tensor) -> Callable[[Any], dict[str, Any]]:
+    return lambda config: {"pixel_values": torch.randn(images), "input_ids": _ids(), **others}
+
+
+def _patches_with_places(config: Any) -> dict[str, Any]:
+    places = torch.stack(torch.meshgrid(torch.arange(6), torch.arange(6), indexing="ij"), -1).reshape(1, 36, 2)
+    return {
+        "pixel_values": torch.randn(2, 36, 3 * config.patch_size**2),
+        "pixel_position_ids": places.expand(2, 36, 2),
+    }
+
+
+def _sounds_and_text(config: Any) -> dict[str, Any]:
+    return {
+        "input_ids": _ids(),
+        "attention_mask": torch.ones(2, 10, dtype=torch.long),
+        "input_features": torch.randn(2, 1, 1024, config.audio_config.num_mel_bins),
+        "is_longer": torch.zeros(2, 1, dtype=torch.bool),
+    }
+
+
+def _queried_videos(config: Any) -> dict[str, Any]:
+    side = config.vision_config.image_size
+    return {
+        "pixel_values": torch.randn(2, 3, 3, side, side),
+        "qformer_input_ids": _ids(),
+        "input_ids": _ids(20, images=3 * config.num_query_tokens),
+        "attention_mask": torch.ones(2, 20, dtype=torch.long),
+    }
+
+
+def _queried_images(config: Any) -> dict[str, Any]:
+    """Images that a Q-Former sums up as tokens of the text."""
+    side = config.vision_config.image_size
+    return {
+        "pixel_values": torch.randn(2, 3, side, side),
+        "input_ids": _ids(12, images=config.num_query_tokens),
+        "attention_mask": torch.ones(2, 12, dtype=torch.long),
+    }
+
+
+SMALL_VISION = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 64}
+VIT = SMALL_VISION | {"model_type": "dinov2", "image_size": 32, "patch_size": 8, "apply_layernorm": True}
+QFORMER = {
+    "image_token_index": 98,
+    "num_query_tokens": 4,
+    "vision_config": SMALL_VISION,
+    "qformer_config": {"encoder_hidden_size": 32},
+}
+IMAGE_TOKENS = {"<image>": 98, "<|extra_200|>": 97} | {
+    f"IMGIMG{letter}Z": 60 + i for i, letter in enumerate("ABCDEFGHI")
+}
+
+PECULIAR: Mapping[str, Peculiar] = {
+    "clap": Peculiar(inputs=_sounds_and_text),
+    "instructblipvideo": Peculiar(QFORMER | {"video_token_index": 98}, _queried_videos),
+    "blt": Peculiar({"use_cache": False, "encoder_hash_byte_group_vocab": 101}),
+    "d_fine": Peculiar({"num_queries": 20}),
+    "deimv2": Peculiar({"num_queries": 20}),
+    "grounding-dino": Peculiar({"num_queries": 20}),
+    "diffusion_gemma": Peculiar({"text_config": {"num_experts": 4, "top_k_experts": 2, "moe_intermediate_size": 32}}),
+    "ernie4_5_vl_moe": Peculiar(
+        {"text_config": {"rope_parameters": {"rope_type": "default", "rope_theta": 1e4, "mrope_section": [22, 22, 20]}}}
+    ),
+    "fun_asr_nano_encoder": Peculiar(
+        inputs=lambda config: {
+            "input_features": torch.randn(2, 50, 560),
+            "input_features_mask": torch.ones(2, 50, dtype=torch.long),
+        }
+    ),
+    "blip-2": Peculiar(QFORMER, _queried_images),
+    "instructblip": Peculiar(QFORMER, lambda config: {**_queried_images(config), "qformer_input_ids": _ids()}),
+    "chameleon": Peculiar({"vocabulary_map": IMAGE_TOKENS}),
+    "cohere_compass": Peculiar(
+        {
+            "text_config": {
+                "num_hidden_layers": 2,
+                "layer_types": ["full_attention"] * 2,
+                "rope_parameters": {"full_attention": {"rope_type": "default", "rope_theta": 1e4}},
+            }
+        }
+    ),
+    "cohere_compass_text": Peculiar(
+        {
+            "num_hidden_layers": 2,
+            "layer_types": ["full_attention"] * 2,
+            "rope_parameters": {"full_attention": {"rope_type": "default", "rope_theta": 1e4}},
+        }
+    ),
+    "dbrx": Peculiar({"attn_config": {"rope_theta": 1e4, "kv_n_heads": 2, "clip_qkv": 8.0}}),
+    "decision_transformer": Peculiar(inputs=_trajectory),
+    "deepseek_ocr2": Peculiar({"text_config": {"num_hidden_layers": 2, "mlp_layer_types": ["dense", "sparse"]}}),
+    "depth_pro": Peculiar(
+        {
+            "patch_size": 32,
+            "image_model_config": VIT,
+            "patch_model_config": VIT,
+            "fov_model_config": VIT,
+            "intermediate_hook_ids": (1, 0),
+        },
+        lambda config: {"pixel_values": torch.randn(1, 3, 128, 128)},
+    ),
+    "dia": Peculiar(
+        {"decoder_config": {"cross_hidden_size": 32}},
+        inputs=lambda config: {
+            "input_ids": _ids(),
+            "decoder_input_ids": torch.randint(3, 90, (2, 5, config.decoder_config.num_channels)),
+        },
+    ),
+    "edgetam": Peculiar({"vision_config": {"backbone_channel_list": [1024, 512, 256, 64]}}),
+    "edgetam_vision_model": Peculiar({"backbone_channel_list": [1024, 512, 256, 64]}),
+    "emu3": Peculiar({"vocabulary_map": IMAGE_TOKENS}),
+    "funnel": Peculiar({"block_sizes": (1, 1, 1), "block_repeats": [1, 1, 1], "architectures": ["FunnelModel"]}),
+    "gemma4_vision": Peculiar(inputs=_patches_with_places),
+    "granite4_vision": Peculiar({"deepstack_layer_map": [], "spatial_target_layers": [], "downsample_rate": "1/2"}),
+    "granite_speech5_ctc": Peculiar(inputs=lambda config: {"input_features": torch.randn(2, 64, 320)}),
+    "granite_speech5_encoder": Peculiar(inputs=lambda config: {"input_features": torch.randn(2, 64, 320)}),
+    "hiera": Peculiar({"depths": (1, 1, 2, 1)}, lambda config: {"pixel_values": torch.randn(1, 3, 224, 224)}),
+    "idefics": Peculiar(
+        {},
+        lambda config: {
+            "pixel_values": torch.randn(2, 1, 3, config.vision_config.image_size, config.vision_config.image_size),
+            "input_ids": _ids(),
+            "image_attention_mask": torch.ones(2, 10, 1, dtype=torch.long),
+        },
+    ),
+    "kosmos-2": Peculiar(
+        {
+            "latent_query_num": 4,
+            "text_config": {"embed_dim": 32, "layers": 2, "attention_heads": 4, "ffn_dim": 64},
+            "vision_config": SMALL_VISION | {"image_size": 28},
+        },
+        lambda config: {
+            "pixel_values": torch.randn(2, 3, 28, 28),
+            "input_ids": _ids(),
+            "image_embeds_position_mask": torch.arange(10).expand(2, 10) < 4,
+        },
+    ),
+    "kyutai_speech_to_text": Peculiar(
+        {"pad_token_id": 3, "audio_pad_token_id": 3},
+        lambda config: {"input_ids": torch.randint(3, 90, (2, 10, config.num_codebooks + 1))},
+    ),
+    "lfm2_moe": Peculiar({"num_hidden_layers": 2, "layer_types": ["conv", "full_attention"]}),
+}
