@@ -38,6 +38,9 @@ if TYPE_CHECKING:
 _MOST_ELEMENTS = 256
 _MOST_ELEMENTS_OF_CONSTANTS = 65536  # of what follows from constants alone, which no guard computes again
 _MOST_CALLS = 128
+_MOST_CALLS_ON_FLOATS = (
+    24  # what solvers compute differs in every call, and deciding takes as long as computing; lengths often stay
+)
 _MOST_DECISIONS = 256  # those that are computed alike count as one
 
 
@@ -113,6 +116,8 @@ def _decided(tx: TraceContext, nodes: list[fx.Node], read: Callable[..., Any]) -
     if calls is None:
         return None
     inputs = {node: found for node in calls if (found := tx.graph.input_of(node)) is not None}
+    if len(calls) > _MOST_CALLS_ON_FLOATS and any(_is_float_tensor(obj) for _, obj in inputs.values()):
+        return None
     others = [node for node in calls if node not in inputs]
     if decided.why_not_apart(inputs.values(), tx.graph.writes().take_written()) is not None:
         return None
@@ -257,6 +262,10 @@ def _may_have_few_numbers(value: Any, most: int) -> bool:
     if not isinstance(value, torch.Tensor):
         return _has_few_numbers(value)
     return is_plain(value) and math.prod(size for size in value.shape if isinstance(size, int)) <= most
+
+
+def _is_float_tensor(obj: Any) -> bool:
+    return isinstance(obj, torch.Tensor) and (obj.is_floating_point() or obj.is_complex())
 
 
 def _has_memory(obj: torch.Tensor) -> bool:
