@@ -429,7 +429,7 @@ EFFECTS = (
     "x.add_(1)",
     "x.add_(m0.weight.sum())",
     "x.detach().add_(1)",
-    "x.view(-1)[0] = m0.weight.sum()",
+    "x.view(-1)[0] = {n}",
     "FnInPlace.apply(x)",
     "x[0] = {n}",
     "print('{a}', len(out), {o} is a)",
