@@ -191,6 +191,19 @@ def test_of_tensors_that_may_be_written_to_is_one_graph(name):
         assert (len(said.graphs), said.breaks, said.skips) == (1, [], [])
 
 
+def test_flags_may_be_set_on_leaves():
+    def program(x):
+        WEIGHT.requires_grad_(False)
+        y = x * WEIGHT
+        WEIGHT.requires_grad_(True)
+        return y
+
+    run, said = compiled(program)
+    for _ in range(2):
+        assert outcome(run, HISTORIES["leaf"]) == outcome(program, HISTORIES["leaf"])
+    assert (len(said.graphs), said.breaks, said.skips) == (1, [], [])
+
+
 class Doubled(torch.autograd.Function):
     @staticmethod
     def forward(ctx, x):
