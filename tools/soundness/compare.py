@@ -91,9 +91,13 @@ class Describer:
         if t.layout is not torch.strided:
             return str(t.layout), tuple(t.shape), str(t.dtype), t.requires_grad
         storage = self.storages.setdefault(t.untyped_storage()._cdata, len(self.storages))
-        grad = None if not t.is_leaf or t.grad is None else self.describe(t.grad)
+        try:
+            leaf: Any = t.is_leaf
+        except RuntimeError as error:  # a view whose history autograd refuses
+            leaf = str(error)
+        grad = None if leaf is not True or t.grad is None else self.describe(t.grad)
         return (
-            tuple(t.shape), t.stride() if t.numel() else (), t.storage_offset(), str(t.dtype), storage, t.requires_grad, t.is_leaf, grad,
+            tuple(t.shape), t.stride() if t.numel() else (), t.storage_offset(), str(t.dtype), storage, t.requires_grad, leaf, grad,
             _values(t) if self.with_values else (), self._attributes(t),
         )  # fmt: skip
 
