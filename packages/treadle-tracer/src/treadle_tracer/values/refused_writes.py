@@ -34,7 +34,8 @@ def why_not_run(tx: TraceContext, node: fx.Node) -> str | None:
             return "a tensor made in inference mode is neither written to nor saved for a backward pass"
     if name_of(node.target) in _WRITE_NO_ELEMENTS:
         return None
-    return next(filter(None, (why_not_write(tx, value) for value in written)), None)
+    reasons = [why_not_write(tx, value) or _why_not_write_to_memory(tx, value) for value in written]
+    return next(filter(None, reasons), None)
 
 
 _WRITE_NO_ELEMENTS = frozenset({"requires_grad_", "detach_", "share_memory_", "rename_"})  # by their names they do
@@ -58,6 +59,28 @@ def why_not_write(tx: TraceContext, written: Any) -> str | None:
         return "autograd refuses to write to a leaf, to a view of one, and to a view that was made without gradients or as one of several"
     tx.guards.add(base.source, "call", accepts_writes, f"autograd lets {base.source.text} be written to")
     return None
+
+
+def _why_not_write_to_memory(tx: TraceContext, written: Any) -> str | None:
+    """Why autograd refuses an outside tensor behind a write to its memory, also one without gradients, or None. The rest is guarded."""
+    for memory in storages(written) & tx.symbols.differentiable.keys():
+        source, tensor = tx.symbols.differentiable[memory]
+        if loses_history(tensor):
+            return "autograd refuses a view that was made without gradients, or as one of several, once its memory has been written to"
+        tx.guards.add(source, "call", keeps_history, f"autograd keeps the history of {source.text} behind a write")
+    return None
+
+
+def loses_history(tensor: torch.Tensor) -> bool:
+    """Whether autograd cannot make the history of a tensor anew: of a view, it does so behind every write to the base."""
+    if not tensor._is_view() or not tensor.requires_grad:
+        return False
+    return torch._C._autograd._get_creation_meta(tensor) != torch._C._autograd.CreationMeta.DEFAULT
+
+
+def keeps_history(tensor: torch.Tensor) -> bool:
+    """The guard on a tensor to whose memory a graph writes."""
+    return not loses_history(tensor)
 
 
 def refuses_writes(tensor: torch.Tensor) -> bool:
@@ -91,4 +114,4 @@ def _requires_grad(value: Any) -> bool:
     return isinstance(value, torch.Tensor) and value.requires_grad
 
 
-__all__ = ["accepts_writes", "refuses_writes", "why_not_run", "why_not_write"]
+__all__ = ["accepts_writes", "keeps_history", "loses_history", "refuses_writes", "why_not_run", "why_not_write"]
