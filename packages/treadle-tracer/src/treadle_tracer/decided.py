@@ -54,11 +54,11 @@ class Decided:
         self._keys: set[Any] = set()
         self._programs: list[_ProgramGuard] | None = None
         self._apart: _ApartGuard | None = None
-        self._is_over: Callable[[], bool] | None = None
+        self._stops: Callable[[], bool] | None = None
 
-    def hold_once(self, is_over: Callable[[], bool]) -> None:
-        """Hold for all numbers, without making a decision, as soon as `is_over` says so. It is asked at every call."""
-        self._is_over = is_over
+    def stop_deciding(self, when: Callable[[], bool]) -> None:
+        """Hold for all numbers, without making a decision, once `when` says so. It is asked at every call."""
+        self._stops = when
 
     def why_not_apart(
         self, leaves: Iterable[tuple[Source, Any]], written: Iterable[tuple[Source, torch.Tensor]]
@@ -118,7 +118,7 @@ class Decided:
         return f"what is decided at {', '.join(lines)} comes out the same"
 
     def __call__(self, *given: Any) -> bool:
-        if self._is_over is not None and self._is_over():
+        if self._stops is not None and self._stops():
             return True
         programs = self._made_programs()
         if self._apart is not None and not self._apart(given):

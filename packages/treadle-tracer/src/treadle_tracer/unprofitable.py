@@ -118,7 +118,7 @@ def left_to_python(code: CodeType, entry: Any, is_root: bool) -> Any:
     payload = replace(entry.payload, graph_module=None, inputs=(), profit=0.0, is_left=True)
     program = program_of_original(entry.guard, payload, decides=is_root)
     if payload.decided.decisions:
-        payload.decided.hold_once(_Patience(code))
+        payload.decided.stop_deciding(_Patience(code))
     if payload.dynamic is not None:
         payload.dynamic = payload.dynamic._replace(box=_bounded(payload))
         program = size_program(program.checks, payload.dynamic)
@@ -126,9 +126,10 @@ def left_to_python(code: CodeType, entry: Any, is_root: bool) -> Any:
 
 
 class _Patience:
-    """Whether a function that is left to Python has waited long enough for a call that takes another path, which may be worth compiling.
+    """Whether to stop asking which path a function takes that is left to Python.
 
-    Telling the paths apart costs as much as the calls of operators that it takes. It goes on where another path is compiled.
+    Another path may be worth compiling, but the question costs as much as the operators that answer it. It is asked for good where another
+    path is compiled.
     """
 
     def __init__(self, code: CodeType):

@@ -162,13 +162,6 @@ _SPECIAL = tuple(
 )
 
 
-def _called_by(function: Any) -> tuple[str, ...]:
-    try:
-        return _CALLED.get(function, _SPECIAL)
-    except TypeError:  # it has no hash
-        return _SPECIAL
-
-
 _CALLED: dict[Any, tuple[str, ...]] = {
     operator.eq: ("__eq__",),
     operator.ne: ("__ne__", "__eq__"),  # object's `__ne__` asks `__eq__`
@@ -181,21 +174,19 @@ _CALLED: dict[Any, tuple[str, ...]] = {
         for name in "add sub mul truediv floordiv pow lshift rshift and_ or_ xor".split()
     },
     **{getattr(operator, name): (f"__{name}__",) for name in ("neg", "pos", "invert")},
-    operator.mod: (
-        "__mod__",
-        "__rmod__",
-        "__str__",
-        "__repr__",
-        "__format__",
-        "__int__",
-        "__float__",
-        "__index__",
-        "__getitem__",
-    ),
+    # of text it calls what the format asks for
+    operator.mod: tuple(f"__{name}__" for name in "mod rmod str repr format int float index getitem".split()),
     hash: ("__hash__",),
     len: ("__len__",),
 }
 """The special methods of its operands that a function calls. Functions that are not here may call any."""
+
+
+def _called_by(function: Any) -> tuple[str, ...]:
+    try:
+        return _CALLED.get(function, _SPECIAL)
+    except TypeError:  # it has no hash
+        return _SPECIAL
 
 
 def special_methods_are_built_in(tx: TraceContext, obj: Any, function: Any = None) -> bool:

@@ -12,7 +12,7 @@ from torch import fx
 
 from treadle_shapes.torch import Kind
 from treadle_shapes.torch import operator as operator_record
-from treadle_tracer.values.call_effects import name_of, storages, written_arguments
+from treadle_tracer.values.call_effects import storages, written_arguments
 
 if TYPE_CHECKING:
     from treadle_tracer.values.tensor import TensorValue
@@ -32,13 +32,10 @@ def why_not_run(tx: TraceContext, node: fx.Node) -> str | None:
         touched = [*written, *used] if _requires_grad(node.meta.get("example_value")) else written
         if any(storages(value) & made_in_inference_mode for value in touched):
             return "a tensor made in inference mode is neither written to nor saved for a backward pass"
-    if name_of(node.target) in _WRITE_NO_ELEMENTS:
+    if record is not None and record.changes_history_only:
         return None
     reasons = [why_not_write(tx, value) or _why_not_write_to_memory(tx, value) for value in written]
     return next(filter(None, reasons), None)
-
-
-_WRITE_NO_ELEMENTS = frozenset({"requires_grad_", "detach_", "share_memory_", "rename_"})  # by their names they do
 
 
 def why_not_write(tx: TraceContext, written: Any) -> str | None:

@@ -55,9 +55,8 @@ class Symbols:
         self.oracle: Callable[[Any], bool | None] | None = None
         self.sources: dict[Any, tuple[Source, int]] = {}
         self.inference_storages: set[int] = set()  # of tensors from outside that were made in inference mode
-        self.differentiable: dict[
-            int, tuple[Source, torch.Tensor]
-        ] = {}  # those that require a gradient and are no parameters, by storage
+        # Tensors from outside that require a gradient and are no parameters, by storage.
+        self.differentiable: dict[int, tuple[Source, torch.Tensor]] = {}
         asked = options.capture_scalars or options.fullgraph
         # Else only where the graph may check what it relies on, and Python runs the program where that does not hold.
         self.captures = asked or (options.capture_scalars is None and options.defer and options.guess)

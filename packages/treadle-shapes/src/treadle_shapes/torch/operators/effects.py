@@ -11,7 +11,7 @@ import torch
 from treadle_shapes.torch.operators.declare import families, family
 from treadle_shapes.torch.operators.record import Kind
 
-family("requires_grad_", kind=Kind.EFFECT)
+family("requires_grad_", kind=Kind.EFFECT, changes_history_only=True)
 families("backward retain_grad register_hook", kind=Kind.EFFECT, why_not_functional="it acts on autograd's graph")
 _CHANGES_STORAGE = "it changes the tensor's storage"
 family("resize_", kind=Kind.EFFECT, why_not_functional=_CHANGES_STORAGE, is_uninitialised=True)

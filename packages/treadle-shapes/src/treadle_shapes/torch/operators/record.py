@@ -183,6 +183,8 @@ class Operator:
     reads_layout: bool = False
     #: a question about the tensor itself, not its metadata; a guard may ask it again
     asks_about_object: bool = False
+    #: the call changes what autograd knows of the tensor that it is called on, and not its elements
+    changes_history_only: bool = False
     #: a question to which a guard cannot hold the answer
     has_unguarded_answer: bool = False
     #: the method of Tensor that answers the same question with the same further arguments
