@@ -38,9 +38,8 @@ if TYPE_CHECKING:
 _MOST_ELEMENTS = 256
 _MOST_ELEMENTS_OF_CONSTANTS = 65536  # of what follows from constants alone, which no guard computes again
 _MOST_CALLS = 128
-_MOST_CALLS_ON_FLOATS = (
-    24  # what solvers compute differs in every call, and deciding takes as long as computing; lengths often stay
-)
+# Where floats are read: what solvers compute differs in every call, and deciding takes as long as computing. Lengths often stay.
+_MOST_CALLS_ON_FLOATS = 24
 _MOST_DECISIONS = 256  # those that are computed alike count as one
 
 
