@@ -888,6 +888,59 @@ def subclass_of_dict_gets_missing():
     yield f, ones()
 
 
+def class_gets_class_getitem():
+    class A:
+        pass
+
+    def f(x):
+        try:
+            return x * A[3]
+        except TypeError:
+            return x - 1
+
+    yield f, ones()
+    A.__class_getitem__ = classmethod(lambda cls, item: item)
+    yield f, ones()
+    A.__class_getitem__ = classmethod(lambda cls, item: item + 1)
+    yield f, ones()
+
+
+def base_gets_class_getitem():
+    class Base:
+        pass
+
+    class A(Base):
+        pass
+
+    def f(x):
+        try:
+            return x * A["k"]
+        except TypeError:
+            return x - 1
+
+    yield f, ones()
+    Base.__class_getitem__ = lambda item: 5
+    yield f, ones()
+    Base.__class_getitem__ = classmethod(lambda cls, item: 7)
+    yield f, ones()
+
+
+def class_getitem_that_counts_its_calls():
+    class A:
+        calls = 0
+
+        def __class_getitem__(cls, item):
+            A.calls += 1
+            return item * A.calls
+
+    def f(x):
+        return x * A[2]
+
+    yield f, ones()
+    yield f, ones()
+    yield f, ones()
+
+
 def subclass_of_list_gets_getitem():
     class L(list):
         pass

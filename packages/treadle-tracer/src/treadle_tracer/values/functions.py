@@ -5,6 +5,7 @@ from __future__ import annotations
 import enum
 import functools
 import types
+import typing
 from typing import TYPE_CHECKING, Any
 
 from treadle_tracer.class_facts import is_subtype, name_of
@@ -453,6 +454,10 @@ class ClassValue(ConcreteValue):
         raw = lookup(tx, meta, "__getitem__")
         if raw is not MISSING and not isinstance(self.obj, enum.EnumMeta):
             return tx.bind(self, raw, "__getitem__").call(tx, [key], {})
+        own = lookup(tx, self.obj, "__class_getitem__")  # that there is none counts, too
+        is_python = isinstance(own, classmethod) and isinstance(own.__func__, types.FunctionType)
+        if is_python and own.__func__.__globals__ is not vars(typing):
+            return self.get_attr(tx, "__class_getitem__").call(tx, [key], {})
         return tx.fold(_subscript_class, [self, key], {})
 
     def iterate(self, tx: TraceContext) -> Value:
