@@ -591,6 +591,12 @@ class ApplySource(Source):
         cb.call(1)
 
 
+class AliasSource(ApplySource):
+    """A tensor that `function` makes anew of the one at `base` in every call: another object with the same elements."""
+
+    __slots__ = ()
+
+
 def _key_text(key: Any) -> str:
     if type(key) is tuple:
         return f"({', '.join(map(_key_text, key))}{',' if len(key) == 1 else ''})"

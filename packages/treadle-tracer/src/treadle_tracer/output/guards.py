@@ -19,7 +19,7 @@ from ..class_facts import length_of_container, mro_of, qualname_of
 from ..decided import Decided
 from ..dynamic import SizesGuard, StrideRule, is_small_integer, stride_rules
 from ..errors import InternalError
-from ..source import ApplySource, AttrSource, ConstSource, Path, Source, TupleItemSource
+from ..source import AliasSource, ApplySource, AttrSource, ConstSource, Path, Source, TupleItemSource
 from ..values.class_lookup import class_may_change, find_in_mro, instance_may_change_class, is_descriptor
 from ..weakly import is_referred_to_weakly, parts_of, reference_to
 from . import tensor_check
@@ -378,7 +378,7 @@ class GuardSet:
         # An input that is a plain tensor cannot be a parameter of the graph: its type is guarded.
         among_parameters = any(t.identity is None and issubclass(t.kind, torch.nn.Parameter) for t in tensors)
         free = [
-            t.source
+            t.source.base if isinstance(t.source, AliasSource) else t.source
             for t in tensors
             if t.identity is None or among_parameters or not issubclass(t.kind, torch.nn.Parameter)
         ]

@@ -172,6 +172,8 @@ class Tracer:
         self.raised_while: dict[int, tuple[Value, Value | None]] = {}
         self.tracebacks: dict[int, tuple[Value, object]] = {}
         self.autocast_nesting = 0
+        self.overrides_off = 0
+        self.dispatches = 0
         self.grad_mode_uses = 0
         self.speculation: Speculates | None = None
         self.failed_joins: collections.Counter[tuple[int, int]] = collections.Counter()

@@ -18,7 +18,7 @@ from treadle_tracer.values.arrays import is_numpy_function
 from treadle_tracer.values.base import NONE, ConcreteValue, Method
 from treadle_tracer.values.cached_functions import call_cached
 from treadle_tracer.values.construct import call_new
-from treadle_tracer.values.function_overrides import call_override
+from treadle_tracer.values.function_overrides import call_override, may_be_overridden
 from treadle_tracer.values.functions import ClassValue
 from treadle_tracer.values.graph_functions import goes_into_graph
 from treadle_tracer.values.rules.table import rule_of
@@ -59,13 +59,13 @@ class CallableValue(ConcreteValue):
         wrong = why_not_callable_with(obj, len(args), list(kwargs))
         if wrong is not None:
             return tx.raise_exception(TypeError, wrong)
+        override = call_override(tx, obj, args, kwargs) if may_be_overridden(obj) else None
+        if override is not None:
+            return override
         rule = rule_of(obj)
         if rule is not None:
             return rule.apply(tx, args, kwargs)
         if goes_into_graph(obj):
-            override = call_override(tx, obj, args, kwargs)
-            if override is not None:
-                return override
             return tx.run_in_graph("call_function", obj, args, kwargs)
         if isinstance(obj, _DESCRIPTORS):
             return self.call_descriptor(tx, args, kwargs)

@@ -1,4 +1,4 @@
-"""`__torch_function__` of objects that are no tensors: torch's functions call it instead of computing.
+"""`__torch_function__` of objects, tensors of subclasses among them: torch's functions call it instead of computing.
 
     torch.add(tagged, 2)     =>     Tagged.__torch_function__(torch.add, (Tagged,), (tagged, 2))
 
@@ -8,9 +8,10 @@ asks where it reads its arguments.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import types
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -20,6 +21,7 @@ from treadle_tracer.source import ConstSource
 from treadle_tracer.values.base import Constant, LazyValue, boolean
 from treadle_tracer.values.class_lookup import MISSING, lookup
 from treadle_tracer.values.functions import FunctionValue
+from treadle_tracer.values.graph_functions import goes_into_graph
 from treadle_tracer.values.mappings import dict_of
 from treadle_tracer.values.objects import ObjectValue
 from treadle_tracer.values.sequences import Sequence, TupleValue
@@ -29,6 +31,23 @@ if TYPE_CHECKING:
     from treadle_tracer.values.value import TraceContext
 
 _NAME = "__torch_function__"
+DEFAULT_OVERRIDE = torch.Tensor.__torch_function__.__func__
+"""The function of torch.Tensor's own class method, which its subclasses inherit."""
+
+
+@contextlib.contextmanager
+def without_overrides(tx: TraceContext) -> Iterator[None]:
+    """Inside, no `__torch_function__` is asked (`torch._C.DisableTorchFunctionSubclass`)."""
+    tx.overrides_off += 1
+    try:
+        yield
+    finally:
+        tx.overrides_off -= 1
+
+
+def is_overriding_class(tx: TraceContext, cls: type) -> bool:
+    """Whether PyTorch asks the `__torch_function__` of a class. That of parameters stands for none (torch.nn.Parameter)."""
+    return lookup(tx, cls, _NAME) not in (MISSING, torch._C._disabled_torch_function_impl)
 
 
 def overriding(tx: TraceContext, values: Iterable[Value]) -> list[Value]:
@@ -36,6 +55,8 @@ def overriding(tx: TraceContext, values: Iterable[Value]) -> list[Value]:
 
     Plain tensors are among them. They give way to others (torch/_tensor.py, `Tensor.__torch_function__`).
     """
+    if tx.overrides_off:
+        return []
     values = [*map(_realised, values)]
     if not any(isinstance(value, ObjectValue) for value in values):
         return []
@@ -44,7 +65,7 @@ def overriding(tx: TraceContext, values: Iterable[Value]) -> list[Value]:
         if not isinstance(value, ObjectValue) and value.python_type() is not torch.Tensor:
             continue
         cls = value.python_type()
-        if any(cls is other.python_type() for other in found) or lookup(tx, cls, _NAME) is MISSING:
+        if any(cls is other.python_type() for other in found) or not is_overriding_class(tx, cls):
             continue
         before = next((i for i, other in enumerate(found) if issubclass(cls, other.python_type())), len(found))
         found.insert(before, value)
@@ -64,6 +85,11 @@ def _with_items(args: Iterable[Value]) -> Iterable[Value]:
             yield arg
 
 
+def may_be_overridden(function: Any) -> bool:
+    """Whether arguments of a function may override it."""
+    return id(function) in _overridable() or goes_into_graph(function)
+
+
 def call_override(tx: TraceContext, function: Any, args: list[Value], kwargs: dict[str, Value]) -> Value | None:
     """What a function of torch gives for arguments that override it; None where there are none."""
     found = overriding(tx, _with_items([*args, *kwargs.values()]))
@@ -74,7 +100,7 @@ def call_override(tx: TraceContext, function: Any, args: list[Value], kwargs: di
     if id(function) not in _overridable():
         return None
     found = [value for value in found if isinstance(value, ObjectValue)]  # in C tensors are not asked
-    return _dispatch(tx, tx.wrap_known(function), found, args, dict_of(kwargs) if kwargs else None)
+    return dispatch(tx, tx.wrap_known(function), found, args, dict_of(kwargs) if kwargs else None)
 
 
 def has_override(tx: TraceContext, args: list[Value], kwargs: dict[str, Value]) -> Value:
@@ -90,16 +116,21 @@ def has_override_among(tx: TraceContext, args: list[Value], kwargs: dict[str, Va
 def handle(tx: TraceContext, args: list[Value], kwargs: dict[str, Value]) -> Value:
     """`torch.overrides.handle_torch_function(function, relevant, *args, **kwargs)`"""
     function, relevant, *given = args
-    return _dispatch(tx, function, overriding(tx, relevant.unpack(tx)), given, dict_of(kwargs))
+    return dispatch(tx, function, overriding(tx, relevant.unpack(tx)), given, dict_of(kwargs))
 
 
-def _dispatch(tx: TraceContext, function: Value, found: list[Value], args: list[Value], kwargs: Value | None) -> Value:
+def dispatch(tx: TraceContext, function: Value, found: list[Value], args: list[Value], kwargs: Value | None) -> Value:
+    """What the values `found` give for `function(*args, **kwargs)`, asked in this order."""
     kinds = TupleValue([tx.wrap_known(value.python_type()) for value in found])
     given = [function, kinds, TupleValue(args), *(() if kwargs is None else (kwargs,))]
     for value in (value for value in found if isinstance(value, ObjectValue)):
         if not isinstance(lookup(tx, value.cls, _NAME), classmethod):
             raise Unsupported("graph-argument", f"{value.describe()}, whose {_NAME} is no class method")
-        result = tx.wrap_known(value.cls).get_attr(tx, _NAME).call(tx, given, {})
+        tx.dispatches += 1
+        try:
+            result = tx.wrap_known(value.cls).get_attr(tx, _NAME).call(tx, given, {})
+        finally:
+            tx.dispatches -= 1
         if not (isinstance(result, Constant) and result.obj is NotImplemented):
             return result
     raise Unsupported("graph-argument", f"{found[0].describe()}, whose {_NAME} refuses the function")

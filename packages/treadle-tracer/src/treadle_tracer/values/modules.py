@@ -26,6 +26,7 @@ from treadle_tracer.values.originals import MODULE_CALL_IMPL, MODULE_GETATTR, MO
 from treadle_tracer.values.sequences import TupleValue
 from treadle_tracer.values.tail_calls import tail_call
 from treadle_tracer.values.tensor import TensorValue
+from treadle_tracer.values.tensor_subclasses import is_subclassed
 from treadle_tracer.values.value import Value
 
 if TYPE_CHECKING:
@@ -68,7 +69,7 @@ def _is_written(tx: TraceContext, module: ModuleValue, name: str) -> bool:
 
 def _wrap_member(tx: TraceContext, obj: Any, source: Source) -> Value:
     """A parameter or buffer in a module's dict."""
-    if not isinstance(obj, torch.Tensor) or id(obj) in tx.wrapped:
+    if not isinstance(obj, torch.Tensor) or id(obj) in tx.wrapped or is_subclassed(obj):
         return tx.wrap(obj, source)
     made = tx.wrap_tensor(obj, source, static=True)
     tx.wrapped[id(obj)] = (obj, made)

@@ -7,7 +7,7 @@ import keyword
 import logging
 import operator
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
@@ -42,6 +42,7 @@ from treadle_tracer.values.refused_writes import why_not_run
 from treadle_tracer.values.sequences import ListValue, Sequence, SliceValue, TupleValue
 from treadle_tracer.values.tensor import SymbolicValue, TensorValue, shape_of
 from treadle_tracer.values.tensor_queries import answer_of_object, refuse_unguarded
+from treadle_tracer.values.tensor_subclasses import SubclassedTensor, as_subclass, call_override_of_method
 from treadle_tracer.values.value import NotConstant, Value
 
 if TYPE_CHECKING:
@@ -82,6 +83,8 @@ class _Arguments:
             return value.node(self.tx), value.sym
         if isinstance(value, LazyValue):
             return self.pair(value.force(self.tx))
+        if isinstance(value, SubclassedTensor):
+            return self.pair(value.plain(self.tx))
         if isinstance(value, ArrayValue):
             raise Unsupported("graph-argument", value.describe())
         if isinstance(value, Sequence):
@@ -187,9 +190,17 @@ def run_in_graph(
     if result is not None and not _has_tensors(result):
         refuse_unguarded(target, args, kwargs)
     value = _result_value(tx, op, target, pairs, named, result)
+    if tx.overrides_off:
+        value = _of_argument(value, (*args, *kwargs.values()))
     if unbacked_symbols.allowed:
         unbacked_symbols.close_call(tx, value)
     return value
+
+
+def _of_argument(value: Value, args: Iterable[Value]) -> Value:
+    """The result, as the argument that it is."""
+    found = (arg for arg in args if isinstance(arg, SubclassedTensor) and arg.tensor is value)
+    return next(found, value)
 
 
 _FACTORIES = frozenset(
@@ -451,6 +462,9 @@ def _wrap_item(tx: TraceContext, item: Any, node: fx.Node, key: Any) -> Value:
 
 def get_item(tx: TraceContext, owner: TensorValue, key: Value) -> Value:
     """`owner[key]`"""
+    overridden = _overridden_by_argument(tx, owner, "__getitem__", [key], {})
+    if overridden is not None:
+        return overridden
     key = tensor_numbers.with_known_scalars(tx, key)
     found = tensor_numbers.get_item(tx, owner, key)
     return found if found is not None else run_in_graph(tx, "call_function", operator.getitem, [owner, key], {})
@@ -458,15 +472,29 @@ def get_item(tx: TraceContext, owner: TensorValue, key: Value) -> Value:
 
 def set_item(tx: TraceContext, owner: TensorValue, key: Value, value: Value) -> None:
     """`owner[key] = value`"""
+    if _overridden_by_argument(tx, owner, "__setitem__", [key, value], {}) is not None:
+        return
     key = tensor_numbers.with_known_scalars(tx, key)
     if not tensor_numbers.set_item(tx, owner, key, value):
         run_in_graph(tx, "call_function", operator.setitem, [owner, key, value], {})
+
+
+def _overridden_by_argument(
+    tx: TraceContext, owner: TensorValue, name: str, args: list[Value], kwargs: dict[str, Value]
+) -> Value | None:
+    """What a method gives for an argument that overrides it (`x[mask]`, `x + y` with a tensor of a subclass); None where there is none."""
+    if not any(isinstance(arg, SubclassedTensor) for arg in (*args, *kwargs.values())):
+        return None
+    return call_override_of_method(tx, owner, name, args, kwargs)
 
 
 def tensor_method(
     tx: TraceContext, owner: TensorValue, name: str, args: list[Value], kwargs: dict[str, Value]
 ) -> Value:
     """PyTorch's own method of this name, whatever the class has now."""
+    overridden = _overridden_by_argument(tx, owner, name, args, kwargs)
+    if overridden is not None:
+        return overridden
     special = _TENSOR_METHODS.get(name)
     if special is not None:
         result = special(tx, owner, args, kwargs)
@@ -509,12 +537,6 @@ def _type_method(tx: TraceContext, owner: TensorValue, args: list[Value], kwargs
     return Constant(owner.fake.type() if owner.obj is None else owner.obj.type())
 
 
-def _as_subclass(tx: TraceContext, owner: TensorValue, args: list[Value], kwargs: dict[str, Value]) -> Value | None:
-    if args and args[0].constant() is torch.Tensor:
-        return owner
-    raise Unsupported("tensor-subclass", "Tensor.as_subclass")
-
-
 def _requires_grad_(tx: TraceContext, owner: TensorValue, args: list[Value], kwargs: dict[str, Value]) -> Value:
     gradients.set_requires_grad(tx, owner, args[0] if args else kwargs.get("requires_grad", Constant(True)))
     return owner
@@ -555,7 +577,7 @@ _TENSOR_METHODS: dict[str, Callable[..., Value | None]] = by_name(
     ("size", _size),
     ("__len__", _length),
     ("type", _type_method),
-    ("as_subclass", _as_subclass),
+    ("as_subclass", lambda tx, owner, args, kwargs: as_subclass(tx, owner, *args)),
     ("__getitem__", lambda tx, owner, args, kwargs: owner.get_item(tx, args[0])),
     ("__setitem__", _set_item),
     ("__iter__", lambda tx, owner, args, kwargs: owner.iterate(tx)),

@@ -348,6 +348,8 @@ class TraceContext(LooksUp, Protocol):
     scopes: dict[int, dict[str, Any]]  # globals that the program has read or written, by id
     numpy_flags: list[Any]  # where NumPy warns: see `values.array_warnings`
     autocast_nesting: int
+    overrides_off: int  # how many parts of the program around this place turn `__torch_function__` off
+    dispatches: int  # how many calls of `__torch_function__` are being traced
     grad_mode_uses: int  # how often the program has asked for grad mode or set it
     deleted: Any  # stands for a deleted attribute, global or cell content
 

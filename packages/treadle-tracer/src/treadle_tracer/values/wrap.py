@@ -75,6 +75,7 @@ from treadle_tracer.values.rules.table import rule_of
 from treadle_tracer.values.sequences import CodeTuple, ListValue, TupleValue, make_slice
 from treadle_tracer.values.sets import SetValue
 from treadle_tracer.values.tensor import SymbolicValue
+from treadle_tracer.values.tensor_subclasses import is_subclassed, wrap_subclassed
 from treadle_tracer.values.value import Value
 from treadle_tracer.values.varying_text import wrap_text
 
@@ -353,6 +354,8 @@ def _nn_module(tx: TraceContext, obj: torch.nn.Module, source: Source) -> Value:
 
 
 def _tensor(tx: TraceContext, obj: torch.Tensor, source: Source) -> Value:
+    if is_subclassed(obj):
+        return wrap_subclassed(tx, obj, source)
     return tx.wrap_tensor(obj, source)
 
 

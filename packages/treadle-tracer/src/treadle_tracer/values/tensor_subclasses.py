@@ -1,0 +1,375 @@
+"""Tensors of subclasses of `torch.Tensor` that override PyTorch's functions by `__torch_function__`.
+
+    y = x.as_subclass(Tagged) + 1     =>     Tagged.__torch_function__(torch.Tensor.add, (Tagged,), (x', 1))
+
+The graph computes with plain tensors only: every such tensor stands for one, an alias of the same elements. Its class, its attributes and
+`__torch_function__` are the program's Python, and traced. Subclasses with a `__torch_dispatch__` of their own, whose elements are
+elsewhere, are left to Python.
+
+Which function PyTorch hands to `__torch_function__` for a method, an operator or an attribute is asked of PyTorch (`_function_asked`).
+"""
+
+from __future__ import annotations
+
+import functools
+import types
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from treadle_shapes.torch import operator as operator_record
+from treadle_tracer.class_facts import is_subtype, qualname_of
+from treadle_tracer.errors import Unsupported
+from treadle_tracer.source import AliasSource
+from treadle_tracer.values.base import NONE, ConcreteValue, Constant, boolean
+from treadle_tracer.values.class_lookup import MISSING, lookup
+from treadle_tracer.values.function_overrides import (
+    DEFAULT_OVERRIDE,
+    dispatch,
+    is_overriding_class,
+    overriding,
+    without_overrides,
+)
+from treadle_tracer.values.mappings import dict_of
+from treadle_tracer.values.objects import ObjectValue
+from treadle_tracer.values.originals import is_original
+from treadle_tracer.values.sequences import ListValue, TupleValue
+from treadle_tracer.values.tensor import METADATA, TensorValue
+from treadle_tracer.values.value import Value
+
+if TYPE_CHECKING:
+    from treadle_tracer.source import Source
+    from treadle_tracer.values.value import TraceContext
+
+_ATTRIBUTES = METADATA - {"is_leaf"} | {"T", "mT", "H", "mH", "real", "imag", "data"}
+"""Attributes that the alias has as the tensor itself has them."""
+
+_NOT_OF_AN_ALIAS = frozenset(
+    "retain_grad register_hook register_post_accumulate_grad_hook data_ptr set_ resize_ resize_as_ share_memory_ "
+    "_is_view __hash__ __deepcopy__ __reduce_ex__".split()
+)
+"""Methods that look at, or change, the tensor object itself."""
+
+
+class SubclassedTensor(ObjectValue):
+    """A tensor of a subclass. tensor: the plain tensor that stands for it in the graph, and for nothing else."""
+
+    __slots__ = ("tensor",)
+
+    def __init__(self, cls: type, tensor: TensorValue, obj: torch.Tensor | None = None, source: Source | None = None):
+        super().__init__(cls, obj, source)
+        self.tensor = tensor
+
+    def is_overriding(self, tx: TraceContext) -> bool:
+        """Whether PyTorch's functions ask the class at present."""
+        return not tx.overrides_off and is_overriding_class(tx, self.cls)
+
+    def plain(self, tx: TraceContext) -> TensorValue:
+        """The tensor as PyTorch's own functions take it."""
+        if self.is_overriding(tx):
+            raise Unsupported("tensor-subclass", f"{self.describe()} in a function that asks no __torch_function__")
+        return self.tensor
+
+    # ---- attributes and methods of torch.Tensor
+
+    def slot_attr(self, tx: TraceContext, raw: Any, name: str) -> Value:
+        if not _is_of_tensors(raw):
+            return super().slot_attr(tx, raw, name)
+        if self.is_overriding(tx):
+            return dispatch(tx, Getter(raw), [self], [self], None)
+        if name not in _ATTRIBUTES:
+            raise Unsupported("tensor-attribute", f".{name} of {self.describe()}")
+        return self.tensor.get_attr(tx, name)
+
+    def set_attr(self, tx: TraceContext, name: str, value: Value) -> None:
+        if isinstance(lookup(tx, torch.Tensor, name), (types.GetSetDescriptorType, property)):
+            raise Unsupported("tensor-attribute", f"assignment to .{name} of {self.describe()}")
+        super().set_attr(tx, name, value)
+
+    def builtin_method(self, tx: TraceContext, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        raw = lookup(tx, torch.Tensor, name)
+        if raw is MISSING or not _is_of_tensors(raw):
+            return super().builtin_method(tx, name, args, kwargs)
+        if not is_original(torch.Tensor, name, raw):
+            raise Unsupported("tensor-method", f"{name} of {self.describe()}")
+        result = call_override_of_method(tx, self, name, args, kwargs)
+        if result is not None:
+            return result
+        return as_subclass(tx, self, *args) if name == "as_subclass" else self.plain_method(tx, name, args, kwargs)
+
+    def plain_method(self, tx: TraceContext, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        """PyTorch's own method, which asks nobody. In place, it gives this tensor."""
+        if name in _NOT_OF_AN_ALIAS:
+            raise Unsupported("tensor-method", f"{name} of {self.describe()}")
+        if name == "__bool__":
+            return boolean(self.tensor.truth(tx))
+        with without_overrides(tx):
+            result = tx.tensor_method(self.tensor, name, args, kwargs)
+        return self if result is self.tensor else result
+
+    # ---- out of the trace
+
+    def emit_new(self, cg: Any) -> None:
+        cg.cb.push_null()
+        cg.const(_of_class)
+        cg.value(self.tensor)
+        cg.const(self.cls)
+        cg.cb.call(2)
+
+
+class Getter(ConcreteValue):
+    """`torch.Tensor.shape.__get__`, as PyTorch hands it to `__torch_function__` where an attribute is read."""
+
+    __slots__ = ("descriptor",)
+
+    def __init__(self, descriptor: Any):
+        super().__init__(descriptor.__get__)
+        self.descriptor = descriptor
+
+    def truth(self, tx: TraceContext) -> bool:
+        return True
+
+    def hash_key(self, tx: TraceContext) -> Any:
+        return (
+            self.descriptor,
+            "__get__",
+        )  # that of a `Method`: every read of `__get__` makes another object, and all are equal
+
+    def get_attr(self, tx: TraceContext, name: str) -> Value:
+        if name in ("__name__", "__qualname__"):
+            return Constant(getattr(self.obj, name))
+        return super().get_attr(tx, name)
+
+    def call(self, tx: TraceContext, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        owner = args[0]
+        if isinstance(owner, SubclassedTensor):
+            return owner.slot_attr(tx, self.descriptor, self.descriptor.__name__)
+        if not isinstance(owner, TensorValue):
+            raise Unsupported("tensor-attribute", f".{self.descriptor.__name__} of {owner.describe()}")
+        return owner.get_attr(tx, self.descriptor.__name__)
+
+
+class OverridesOff(ObjectValue):
+    """`torch._C.DisableTorchFunctionSubclass()`, for a `with` statement inside `__torch_function__`."""
+
+    __slots__ = ()
+
+    def builtin_method(self, tx: TraceContext, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        if name not in ("__enter__", "__exit__"):
+            return super().builtin_method(tx, name, args, kwargs)
+        tx.overrides_off += 1 if name == "__enter__" else -1
+        return NONE
+
+    def reconstruct(self, cg: Any) -> None:
+        raise Unsupported("reconstruct", self.describe())
+
+
+def overrides_off(tx: TraceContext, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    """`torch._C.DisableTorchFunctionSubclass()`. Outside of `__torch_function__`, where the graph may break inside, Python runs it."""
+    if not tx.dispatches:
+        raise Unsupported("global-state", "torch._C.DisableTorchFunctionSubclass")
+    return OverridesOff(torch._C.DisableTorchFunctionSubclass)
+
+
+def _is_of_tensors(raw: Any) -> bool:
+    """Whether a descriptor implemented in C is one of PyTorch's for tensors."""
+    return getattr(raw, "__objclass__", None) is torch._C.TensorBase
+
+
+def _of_class(tensor: torch.Tensor, cls: type) -> torch.Tensor:
+    return torch.Tensor.as_subclass(tensor, cls)
+
+
+def _as_plain(tensor: torch.Tensor) -> torch.Tensor:
+    """An alias that is a plain tensor, differentiable in any grad mode. No `__torch_function__` is asked."""
+    was_enabled = torch.is_grad_enabled()
+    torch._C._set_grad_enabled(True)
+    try:
+        return torch.Tensor.as_subclass(tensor, torch.Tensor)
+    finally:
+        torch._C._set_grad_enabled(was_enabled)
+
+
+def why_not_subclass(cls: type) -> str | None:
+    """Why tensors of a class cannot stand in a graph as plain ones, or None."""
+    if not is_subtype(cls, torch.Tensor) or is_subtype(cls, torch.nn.Parameter) or is_subtype(cls, torch.nn.Buffer):
+        return "is no subclass of torch.Tensor alone"
+    if cls.__torch_dispatch__ is not torch._C._disabled_torch_dispatch_impl:  # type: ignore[attr-defined]
+        return "overrides PyTorch's operators by __torch_dispatch__"
+    function = cls.__torch_function__
+    if not isinstance(function, types.MethodType) and function is not torch._C._disabled_torch_function_impl:
+        return "has no class method __torch_function__"
+    return None
+
+
+def is_subclassed(obj: torch.Tensor) -> bool:
+    """Whether an outside tensor is one of such a subclass."""
+    return type(obj) is not torch.Tensor and why_not_subclass(type(obj)) is None
+
+
+def wrap_subclassed(tx: TraceContext, obj: torch.Tensor, source: Source) -> SubclassedTensor:
+    """The Value of an outside tensor of such a subclass."""
+    cls = type(obj)
+    tx.guards.add(source, "type_is", cls)
+    _rely_on_dispatch(tx, cls)
+    alias = tx.wrap_tensor(_as_plain(obj), AliasSource(source, _as_plain))
+    return SubclassedTensor(cls, alias, obj, source)
+
+
+def as_subclass(tx: TraceContext, owner: TensorValue | SubclassedTensor, cls_value: Value) -> Value:
+    """`owner.as_subclass(cls)`: an alias of that class, without attributes of its own."""
+    tensor = owner.tensor if isinstance(owner, SubclassedTensor) else owner
+    cls = cls_value.constant()
+    why_not = None if cls is torch.Tensor else why_not_subclass(cls)
+    if why_not is not None:
+        raise Unsupported("tensor-subclass", f"{qualname_of(cls)} {why_not}")
+    with without_overrides(tx):
+        alias = tx.run_in_graph("call_function", torch.ops.aten.alias.default, [tensor], {})
+    assert isinstance(alias, TensorValue)
+    if cls is torch.Tensor:
+        return alias
+    _rely_on_dispatch(tx, cls)
+    return SubclassedTensor(cls, alias)
+
+
+def _rely_on_dispatch(tx: TraceContext, cls: type) -> None:
+    for name in ("__torch_dispatch__", "__torch_function__"):
+        lookup(tx, cls, name)
+
+
+def call_override_of_method(
+    tx: TraceContext, owner: Value, name: str, args: Sequence[Value], kwargs: dict[str, Value]
+) -> Value | None:
+    """What `owner.name(*args, **kwargs)` of torch.Tensor gives where one of these overrides it; None where none does, or is not asked."""
+    found = overriding(tx, _asked(owner, args, kwargs))
+    if not found:
+        return None
+    try:
+        named = tuple((key, _kind(value)) for key, value in kwargs.items())
+        function = _function_asked(name, tuple(map(_kind, args)), named)
+    except Exception as error:
+        raise Unsupported("torch-call-raises", f"{name} of {owner.describe()}: {error}") from error
+    if function is None:
+        return None
+    found = [value for value in found if isinstance(value, ObjectValue)]  # in C plain tensors are not asked
+    return dispatch(tx, tx.wrap_known(function), found, [owner, *args], dict_of(kwargs) if kwargs else None)
+
+
+def _asked(owner: Value, args: Sequence[Value], kwargs: dict[str, Value]) -> Iterable[Value]:
+    """What a method looks at: its arguments, and the items of those that are sequences."""
+    yield owner
+    for arg in (*args, *kwargs.values()):
+        if isinstance(arg, (ListValue, TupleValue)):
+            yield from arg.items
+        else:
+            yield arg
+
+
+class _Asked(Exception):
+    """`__torch_function__` has been asked for this function."""
+
+
+class _Probe(torch.Tensor):
+    @classmethod
+    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        raise _Asked(func)
+
+
+_Kind = tuple[Any, ...]
+
+
+def _kind(value: Value) -> _Kind:
+    """What PyTorch's parser of arguments sees of a value. It does not tell tensors apart, nor numbers that are not known."""
+    cls = value.python_type()
+    if is_subtype(cls, torch.Tensor):
+        return ("tensor",)
+    if isinstance(value, (ListValue, TupleValue)):
+        return ("items", is_subtype(cls, list), tuple(map(_kind, value.items)))
+    if value.is_constant():
+        return ("constant", cls, value.constant())
+    return ("number", cls)
+
+
+def _example(kind: _Kind) -> Any:
+    """An argument of this kind."""
+    what, *more = kind
+    if what == "tensor":
+        return torch.empty(0)
+    if what == "items":
+        items = map(_example, more[1])
+        return list(items) if more[0] else tuple(items)
+    return more[1] if what == "constant" else more[0](1)
+
+
+def _function_asked(name: str, kinds: tuple[_Kind, ...], named: tuple[tuple[str, _Kind], ...]) -> Any:
+    """The function that PyTorch hands to `__torch_function__` of the owner of this method, None if it asks nobody.
+
+    Raises what the method raises for arguments of these kinds.
+    """
+    try:
+        return _remembered(name, kinds, named)
+    except TypeError:  # an argument without a hash
+        return _remembered.__wrapped__(name, kinds, named)
+
+
+@functools.lru_cache(maxsize=4096)
+def _remembered(name: str, kinds: tuple[_Kind, ...], named: tuple[tuple[str, _Kind], ...]) -> Any:
+    probe = torch.Tensor._make_subclass(_Probe, torch.empty(0))
+    try:
+        getattr(torch.Tensor, name)(probe, *map(_example, kinds), **{key: _example(kind) for key, kind in named})
+    except _Asked as asked:
+        return asked.args[0]
+    return None
+
+
+# ---- torch.Tensor's own __torch_function__
+
+
+def default_override(tx: TraceContext, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    """`torch.Tensor.__torch_function__`: the function computes with plain tensors, and its results are of the class.
+
+    Attributes that are other tensors (`grad`, `_base`) are given as they are (torch.overrides.get_default_nowrap_functions).
+    """
+    given = dict(zip(("cls", "func", "types", "args", "kwargs"), args, strict=False)) | kwargs
+    cls = given["cls"].constant()
+    if not all(issubclass(cls, kind.constant()) for kind in given["types"].unpack(tx)):
+        return Constant(NotImplemented)
+    function, named = given["func"], given.get("kwargs")
+    mapping = None if named is None or _is_none(named) else named.as_dict(tx)
+    values = {} if mapping is None else {key.constant(): value for key, value in mapping.items(tx)}
+    with without_overrides(tx):
+        result = _call_plain(tx, function, given["args"].unpack(tx) if "args" in given else [], values)
+    is_kept = function.is_constant() and function.constant() in torch.overrides.get_default_nowrap_functions()
+    return result if is_kept else _converted(tx, result, cls)
+
+
+def _call_plain(tx: TraceContext, function: Value, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    """`function(*args, **kwargs)`. An operator that torch.Tensor has in Python is one of the plain tensor, not code to trace."""
+    method = getattr(function, "obj", None)
+    if args and isinstance(args[0], SubclassedTensor) and isinstance(method, types.FunctionType):
+        name = method.__name__
+        is_operator = name == "backward" or operator_record(name) is not None
+        if is_operator and vars(torch.Tensor).get(name) is method:
+            return args[0].plain_method(tx, name, args[1:], kwargs)
+    return function.call(tx, args, kwargs)
+
+
+def _is_none(value: Value) -> bool:
+    return value.is_constant() and value.constant() is None
+
+
+def _converted(tx: TraceContext, value: Value, cls: type) -> Value:
+    """torch/_tensor.py, `_convert`"""
+    if cls is torch.Tensor:
+        return value
+    if isinstance(value, (TensorValue, SubclassedTensor)) and not issubclass(value.python_type(), cls):
+        return as_subclass(tx, value, Constant(cls))
+    if isinstance(value, TupleValue):
+        return TupleValue([_converted(tx, item, cls) for item in value.unpack(tx)], value.cls)
+    if isinstance(value, ListValue):
+        return ListValue([_converted(tx, item, cls) for item in value.unpack(tx)], value.cls)
+    return value
+
+
+assert DEFAULT_OVERRIDE is torch.Tensor.__torch_function__.__func__
