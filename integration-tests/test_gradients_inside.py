@@ -587,6 +587,37 @@ def test_program(name):
     assert {b.code for b in treadle.stats().breaks} == breaks
 
 
+@pytest.mark.filterwarnings("error:treadle")
+@pytest.mark.parametrize("backend", ["aot_eager", "codegen"])
+@pytest.mark.parametrize("kind", [nn.LSTM, nn.GRU, nn.RNN])
+def test_recurrent_layers_through_time_in_pieces(kind, backend):
+    """oneDNN's LSTM gives what its backward pass needs in grad mode only."""
+    torch.manual_seed(0)
+    model = kind(4, 5, batch_first=True)
+
+    def steps(x):
+        state, losses = None, []
+        for piece in x.split(3, dim=1):
+            out, state = model(piece, state)
+            state = tuple(part.detach() for part in state) if isinstance(state, tuple) else state.detach()
+            loss = out.square().mean()
+            loss.backward()
+            losses.append(loss.detach())
+        return losses
+
+    run = treadle.compile(steps, backend=backend)
+    for without_gradients in (False, True):
+        x = torch.randn(2, 9, 4)
+        found = []
+        for function in (steps, run):
+            model.zero_grad()
+            with torch.set_grad_enabled(not without_gradients), torch.enable_grad():
+                losses = function(x)
+            found.append([*losses, *(p.grad for p in model.parameters())])
+        torch.testing.assert_close(found[1], found[0])
+        assert not any(value.grad_fn is not None for value in found[1])
+
+
 def test_gradients_turned_on_inside_a_function_without_them():
     """A teacher without gradients and a student with them, under a decorator that turns gradients off."""
 

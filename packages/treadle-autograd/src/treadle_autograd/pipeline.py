@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import fx
 
+from treadle_shapes.torch import operator as operator_record
+
 from .contract import Contract, OutputDescription, Relation, ViewOfInput
 from .decompositions import Decompositions
 from .errors import UnsupportedGraph
@@ -82,10 +84,14 @@ def _aot_inference(
         return _eager(gm, str(declined))
     inputs = [*trace.contract.static_tensors, *example_inputs]
     contract = trace.contract
+    needs_grad_mode = _needs_grad_mode(trace.graph_module.graph)
     if torch.is_grad_enabled() and any(isinstance(value, torch.Tensor) and value.requires_grad for value in inputs):
         if not has_history and any(_would_be_recorded(output, inputs) for output in contract.outputs):
             return _eager(gm, "an output is a view, made with gradients off, of a tensor that requires gradients")
-        forward = _without_gradients(forward)
+        if not needs_grad_mode:
+            forward = _without_gradients(forward)
+    if needs_grad_mode:
+        forward = _in_grad_mode(forward)
     compiled = forward(trace.graph_module, inputs)
     run = wrap_compiled(compiled, contract, trace.input_values, running_in_eager(gm))
     return _annotated(run, contract, trace.graph_module, None)
@@ -168,6 +174,27 @@ def _without_gradients(compiler: Compiler) -> Compiler:
 
     def compile_graph(gm: fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Sequence[Any]]:
         return torch.no_grad()(compiler(gm, example_inputs))
+
+    return compile_graph
+
+
+def _needs_grad_mode(graph: fx.Graph) -> bool:
+    """Whether kernels of a graph that holds its own gradients give what their backward pass needs in grad mode only."""
+    records = (operator_record(node.target) for node in graph.nodes if node.op == "call_function")
+    return any(record is not None and record.needs_grad_mode for record in records)
+
+
+def _in_grad_mode(compiler: Compiler) -> Compiler:
+    """A compiler whose graphs run in grad mode, and record nothing."""
+
+    def compile_graph(gm: fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Sequence[Any]]:
+        compiled = compiler(gm, example_inputs)
+
+        def run(*args: Any) -> Sequence[Any]:
+            with torch._C._AutoDispatchBelowADInplaceOrView(), torch.enable_grad():
+                return compiled(*args)
+
+        return run
 
     return compile_graph
 

@@ -35,4 +35,4 @@ family("linear", kind=Kind.MATMUL, shape_functions={F.linear: shape_functions.li
 families("tensordot inner einsum", kind=Kind.MATMUL, size_one_question="whether a contracted extent is 1")
 
 # oneDNN's own format of what an LSTM or GRU keeps for its backward pass.
-family("mkldnn_rnn_layer", kind=Kind.OTHER, has_opaque_result=True)
+family("mkldnn_rnn_layer", kind=Kind.OTHER, has_opaque_result=True, needs_grad_mode=True)

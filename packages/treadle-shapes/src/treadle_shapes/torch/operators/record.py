@@ -195,6 +195,8 @@ class Operator:
     decompose: bool = False
     #: one of the results is memory for the backward pass of the same library, and its fake has another size
     has_opaque_result: bool = False
+    #: it gives what its backward pass needs in grad mode only, and None instead elsewhere
+    needs_grad_mode: bool = False
     #: why a call has no functional form
     why_not_functional: str | None = None
     #: position and name of a tensor argument whose values eager checks and the decomposition does not
