@@ -15,10 +15,16 @@ from typing import Any
 import torch
 from torch import fx
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
-from torch.fx._lazy_graph_module import _LazyGraphModule as LazyGraphModule
 
 from treadle_shapes import ShapesError
-from treadle_shapes.torch import begin_history, fake_like, fake_mode, preserved_operators, symbolic_dispatch
+from treadle_shapes.torch import (
+    HooklessGraphModule,
+    begin_history,
+    fake_like,
+    fake_mode,
+    preserved_operators,
+    symbolic_dispatch,
+)
 
 from .asserts import hoist_asserts
 from .contract import Contract
@@ -218,7 +224,7 @@ class FunctionalTrace:
             move_checks_forward(graph)
         hoist_asserts(graph)
         remove_dead_nodes(graph)
-        return LazyGraphModule(torch.nn.Module(), graph, class_name="AtenGraph")
+        return HooklessGraphModule(torch.nn.Module(), graph, class_name="AtenGraph")
 
 
 @contextmanager

@@ -221,6 +221,6 @@ def _annotated(
 
 def _eager(gm: fx.GraphModule, reason: str) -> Callable[..., Sequence[Any]]:
     def run(*args: Any) -> Sequence[Any]:
-        return gm(*args)
+        return gm.forward(*args)
 
     return _annotated(run, None, None, reason)

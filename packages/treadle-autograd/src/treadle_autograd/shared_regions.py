@@ -19,11 +19,10 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import fx
-from torch.fx._lazy_graph_module import _LazyGraphModule as LazyGraphModule
 from torch.types import py_sym_types
 from torch.utils._python_dispatch import _len_torch_dispatch_stack, _pop_mode, _push_mode
 
-from treadle_shapes.torch import expr_of, fake_like, fake_view
+from treadle_shapes.torch import HooklessGraphModule, expr_of, fake_like, fake_view
 
 from .asserts import is_assert
 from .contract import FreshOutput
@@ -258,7 +257,7 @@ def _region_graph(region: Region, examples: Sequence[Any]) -> fx.GraphModule:
         copies[node] = graph.node_copy(node, copies.__getitem__)
         copies[node].meta["call"] = k
     graph.output(tuple(copies[region.nodes[k]] for k in region.results))
-    return LazyGraphModule(torch.nn.Module(), graph)
+    return HooklessGraphModule(torch.nn.Module(), graph)
 
 
 def _why_not_apart(job: FunctionalTrace, run: FunctionalRun, contract: Any) -> str | None:

@@ -14,10 +14,9 @@ from typing import Any
 
 import torch
 from torch import fx
-from torch.fx._lazy_graph_module import _LazyGraphModule as LazyGraphModule
 
 from treadle_shapes.expr import free_symbols
-from treadle_shapes.torch import expr_of
+from treadle_shapes.torch import HooklessGraphModule, expr_of
 
 from ..ancestors import ARGUMENTS, InputsOf, ancestors
 from ..custom_gradients import CustomCall, insert_custom_calls
@@ -55,7 +54,7 @@ class Halves:
         outputs: Any = nodes[-1].args[0][: joint.n_outputs]  # type: ignore[index]
         primals = [node for node in nodes if node.op == "placeholder"][: joint.n_primals]
         graph = graph_between(primals, outputs, nodes, _effects(self.classes), custom=joint.custom)
-        return LazyGraphModule(torch.nn.Module(), graph, class_name="ReferenceGraph")
+        return HooklessGraphModule(torch.nn.Module(), graph, class_name="ReferenceGraph")
 
     def backward(self, wanted: Sequence[int]) -> fx.GraphModule:
         """The backward graph that computes the gradients at the positions `wanted`, in that order."""
@@ -68,7 +67,7 @@ class Halves:
         ]
         late = frozenset(self.classes.order)
         graph = graph_between(inputs, [gradients[k] for k in wanted], nodes, effects, late, replayed=self.classes)
-        return LazyGraphModule(torch.nn.Module(), graph, class_name="BackwardGraph")
+        return HooklessGraphModule(torch.nn.Module(), graph, class_name="BackwardGraph")
 
 
 def split(classes: Classes, saved: Sequence[fx.Node]) -> Halves:
@@ -86,7 +85,7 @@ def split(classes: Classes, saved: Sequence[fx.Node]) -> Halves:
     forward.output_node().meta["saved_results"] = range(len(outputs), len(outputs) + len(given))
     return Halves(
         classes,
-        LazyGraphModule(torch.nn.Module(), forward, class_name="ForwardGraph"),
+        HooklessGraphModule(torch.nn.Module(), forward, class_name="ForwardGraph"),
         tuple(saved),
         tuple(numbers),
         places,

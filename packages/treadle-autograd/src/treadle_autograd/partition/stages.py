@@ -17,7 +17,8 @@ from typing import Any
 
 import torch
 from torch import fx
-from torch.fx._lazy_graph_module import _LazyGraphModule as LazyGraphModule
+
+from treadle_shapes.torch import HooklessGraphModule
 
 from ..ancestors import ancestors
 from ..effects import changes_something, has_effect, is_random
@@ -97,7 +98,7 @@ def cut(halves: Halves, groups: Sequence[Collection[int]], wanted: Collection[in
         inputs = tuple(node for node in given if node in used)
         graph = graph_between(inputs, results, nodes, (), late, replayed=halves.classes)
         stages.append(
-            Stage(LazyGraphModule(torch.nn.Module(), graph, class_name="BackwardGraph"), inputs, results, mine)
+            Stage(HooklessGraphModule(torch.nn.Module(), graph, class_name="BackwardGraph"), inputs, results, mine)
         )
         given.update(dict.fromkeys(carried))
     return stages

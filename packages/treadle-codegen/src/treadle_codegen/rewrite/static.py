@@ -53,7 +53,7 @@ class Prologue:
         elif versions == self._versions and self._sample() == self._bits:
             return self._values
         with torch.no_grad():
-            self._values = tuple(self.graph(*[t.detach() for t in tensors]))
+            self._values = tuple(self.graph.forward(*[t.detach() for t in tensors]))
         self._pointers, self._versions, self._bits = pointers, versions, self._sample()
         return self._values
 

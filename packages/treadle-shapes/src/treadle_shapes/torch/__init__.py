@@ -23,6 +23,7 @@ from treadle_shapes.torch.function_transforms import (
     unwrapped,
 )
 from treadle_shapes.torch.graph_calls import NUMBER_FUNCTIONS, build_calls, call_on_symbolic
+from treadle_shapes.torch.graph_modules import HooklessGraphModule
 from treadle_shapes.torch.kept_calls import environment as fake_call_environment
 from treadle_shapes.torch.kept_calls import keep_fake_calls, save_fake_calls, sources_in, states_of
 from treadle_shapes.torch.operators import (
@@ -51,6 +52,7 @@ from treadle_shapes.torch.size_oblivious import answer_size_obliviously, run_for
 from treadle_shapes.torch.static_calls import fake_call_settings
 
 __all__ = [
+    "HooklessGraphModule",
     "BOOL_BINARY",
     "BOOL_UNARY",
     "FLOAT_BINARY",

@@ -9,7 +9,8 @@ from typing import Any, Protocol
 
 import torch
 from torch import fx
-from torch.fx._lazy_graph_module import _LazyGraphModule as LazyGraphModule
+
+from treadle_shapes.torch import HooklessGraphModule
 
 from ..source import Source
 from ..values.calls_that_write import CallsThatWrite
@@ -18,14 +19,8 @@ from .deferred_asserts import tag_asserts
 from .write_separation import WriteSeparation
 
 
-class TracedGraphModule(LazyGraphModule):
-    """A graph module whose `forward` is the graph alone: no hooks, and nothing that somebody has put in place of `Module.__call__`."""
-
-    def _lazy_forward(self, *args: Any, **kwargs: Any) -> Any:
-        self.real_recompile()
-        return type(self).forward(self, *args, **kwargs)
-
-    forward = _lazy_forward
+class TracedGraphModule(HooklessGraphModule):
+    """The graph of a trace."""
 
 
 class Watch(Protocol):

@@ -11,9 +11,8 @@ from typing import Any
 
 import torch
 from torch import fx
-from torch.fx._lazy_graph_module import _LazyGraphModule as LazyGraphModule
 
-from treadle_shapes.torch import env_of, operator, raw_expr
+from treadle_shapes.torch import HooklessGraphModule, env_of, operator, raw_expr
 
 from ..values.call_effects import storages, written_arguments
 
@@ -126,4 +125,4 @@ def take_out(
             node.graph.erase_node(node)
         else:
             erase(node)
-    return LazyGraphModule(torch.nn.Module(), graph, class_name="Body"), others, set(moved)
+    return HooklessGraphModule(torch.nn.Module(), graph, class_name="Body"), others, set(moved)

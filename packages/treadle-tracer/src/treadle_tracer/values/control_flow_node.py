@@ -23,7 +23,7 @@ class FlowBody:
     lifted: tuple[int, ...]
 
     def run(self, leaves: Sequence[Any], lifted: Sequence[Any]) -> Sequence[Any]:
-        return self.graph(*leaves, *[lifted[k] for k in self.lifted])  # type: ignore[no-any-return]
+        return self.graph.forward(*leaves, *[lifted[k] for k in self.lifted])  # type: ignore[no-any-return]
 
 
 @dataclass(frozen=True, eq=False)

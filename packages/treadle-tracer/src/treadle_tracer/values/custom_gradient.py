@@ -25,7 +25,7 @@ RunGraph = Callable[[fx.GraphModule, Sequence[Any]], Sequence[Any]]
 
 
 def _run(graph: fx.GraphModule, arguments: Sequence[Any]) -> Sequence[Any]:
-    return graph(*arguments)  # type: ignore[no-any-return]
+    return graph.forward(*arguments)  # type: ignore[no-any-return]
 
 
 @dataclass(frozen=True)
