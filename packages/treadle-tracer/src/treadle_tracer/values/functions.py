@@ -453,6 +453,10 @@ class ClassValue(ConcreteValue):
         raw = lookup(tx, meta, "__getitem__")
         if raw is not MISSING and not isinstance(self.obj, enum.EnumMeta):
             return tx.bind(self, raw, "__getitem__").call(tx, [key], {})
+        own = lookup(tx, self.obj, "__class_getitem__")
+        function = getattr(own, "__func__", own)
+        if isinstance(function, types.FunctionType) and function.__module__ != "typing":
+            return self.get_attr(tx, "__class_getitem__").call(tx, [key], {})
         return tx.fold(_subscript_class, [self, key], {})
 
     def iterate(self, tx: TraceContext) -> Value:
