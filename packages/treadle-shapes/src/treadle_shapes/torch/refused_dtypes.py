@@ -3,7 +3,7 @@
 flags - 1, torch.relu(flags), counts.mul_(1.5), halves & 1    # flags of bool, counts of int32: eager raises, a fake kernel gives a result
 
 Only the kernel itself knows which dtypes it takes. So it is called once for each combination of dtypes and kinds of numbers, on tensors of
-one element. Such a call may fail for other reasons, because sizes are part of the question: where it fails for every dtype, nothing is said.
+one element. Such a call may fail for other reasons, such as its sizes: where it fails for every dtype, nothing is said.
 """
 
 from __future__ import annotations
