@@ -52,6 +52,10 @@ if TYPE_CHECKING:
 _fake_log = logging.getLogger("torch._subclasses.fake_tensor")
 _TENSOR_TYPE = type(torch.DoubleTensor)
 _SYMBOLIC = (torch.SymInt, torch.SymFloat, torch.SymBool)
+_TORCH_RAISES = (
+    *(RuntimeError, TypeError, ValueError, IndexError, AttributeError, AssertionError, KeyError),
+    OverflowError,  # a number of more than 64 bits
+)
 
 
 class _Arguments:
@@ -394,7 +398,7 @@ def _run_fake(tx: TraceContext, op: str, target: Any, args: list[Any], kwargs: d
             raise Unsupported("no-fake-kernel", f"{_name(target)}: {error}") from error
         except NotImplementedError as error:
             raise Unsupported("no-fake-kernel", f"{_name(target)}: {error}") from error
-        except (RuntimeError, TypeError, ValueError, IndexError, AttributeError, AssertionError, KeyError) as error:
+        except _TORCH_RAISES as error:
             raise Unsupported("torch-call-raises", f"{_name(target)}: {type(error).__name__}: {error}") from error
         finally:
             _fake_log.disabled = was_disabled
