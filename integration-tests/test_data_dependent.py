@@ -226,3 +226,13 @@ def test_mixtral(experts_implementation):
         assert graphs[1] <= 26 and graphs[2:] == [graphs[1]] * 3
     else:
         assert graphs[1:] == [2] * 4 and not treadle.stats().breaks
+
+
+@pytest.mark.parametrize("text", ["x == b", "x != b", "b == x", "x < b", "b >= x", "x + b", "x.bool() & b"])
+@pytest.mark.parametrize("flag", ["bool(x.sum() > 1)", "torch.equal(x, x)", "x.sum().item() > 9"])
+def test_a_tensor_and_a_truth_value_that_is_known_at_run_time(text, flag):
+    """Tensors do not know such a value: `==` gave a bool, as for two objects."""
+    scope = {"torch": torch}
+    exec(f"def f(x):\n    b = {flag}\n    return {text}", scope)
+    for x in (torch.tensor([1.0, 2.0]), torch.tensor([0.0, 1.0])):
+        assert torch.equal(treadle.compile(scope["f"])(x), scope["f"](x))

@@ -125,3 +125,19 @@ def test_an_int_argument_is_compiled_twice():
         torch.testing.assert_close(compiled(x, n), scaled(x, n))
     assert treadle.stats().graphs == 2
     assert treadle.stats().eager_graphs == ()
+
+
+@pytest.mark.parametrize("requires_grad", [False, True])
+def test_dropout_of_everything_draws_nothing(requires_grad):
+    def f(x, p):
+        return torch.nn.functional.dropout(x * 2, p) + x.sin() + torch.rand(2)
+
+    compiled = treadle.compile(f, dynamic=True)
+    for p in (0.5, 1.0, 0.25, 0.0, 1.0):
+        for size in (2, 3):
+            ends = []
+            for function in (f, compiled):
+                torch.manual_seed(0)
+                x = torch.ones(size, 2, requires_grad=requires_grad)
+                ends.append((function(x, p).detach(), torch.rand(1)))
+            torch.testing.assert_close(ends[0], ends[1])

@@ -90,7 +90,10 @@ def own_dict(obj: Any) -> dict[str, Any] | None:
         found: Any = namespace_of(cls).get("__dict__")
         if type(found) is GetSetDescriptorType or type(found) is MemberDescriptorType:
             return found.__get__(obj)
-    return getattr(obj, "__dict__", None)
+    try:
+        return getattr(obj, "__dict__", None)
+    except ReferenceError:  # a weak proxy of what is gone
+        return None
 
 
 def partial_dict(obj: functools.partial[Any]) -> dict[str, Any] | None:

@@ -83,3 +83,54 @@ def test_objects_of_a_class_that_equals_everything() -> None:
         yield f, ones()
 
     check(program)
+
+
+def test_subscripts_of_classes() -> None:
+    def program():
+        class K:
+            size = 2
+
+            def __class_getitem__(cls, key):
+                return cls.size * key
+
+        class L(K):
+            size = 5
+
+        def f(x):
+            try:
+                return x * K[3] + L[4]
+            except TypeError as error:
+                return x, str(error)
+
+        yield f, ones()
+        K.size = 7
+        yield f, ones()
+        K.__class_getitem__ = classmethod(lambda cls, key: key)
+        yield f, ones()
+        L.__class_getitem__ = staticmethod(lambda key: 10)
+        yield f, ones()
+        K.__class_getitem__ = None
+        yield f, ones()
+        del K.__class_getitem__
+        yield f, ones()
+
+    check(program)
+
+
+def test_the_subscript_of_a_class_runs_once_in_each_call() -> None:
+    def program():
+        asked = []
+
+        class K:
+            def __class_getitem__(cls, key):
+                asked.append(key)
+                return key
+
+        def f(x):
+            return x * K[3], len(asked)
+
+        yield f, ones()
+        yield f, ones()
+        yield f, ones()
+
+    check(program)

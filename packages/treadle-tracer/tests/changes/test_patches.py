@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import builtins
+import copy
+import copyreg
 import math
 import operator
 
@@ -431,12 +433,38 @@ def is_tensor():
         yield f, ones()
 
 
+def copies():
+    class Plain:
+        def __init__(self, k):
+            self.k = k
+
+    plain = Plain(2)
+
+    def f(x):
+        return x * copy.copy(plain).k + copy.deepcopy(plain).k
+
+    yield f, ones()
+    copyreg.pickle(Plain, lambda plain: (Plain, (50,)))
+    try:
+        yield f, ones()
+    finally:
+        del copyreg.dispatch_table[Plain]
+    yield f, ones()
+    copy._deepcopy_dispatch[Plain] = lambda plain, memo: Plain(8)
+    try:
+        yield f, ones()
+    finally:
+        del copy._deepcopy_dispatch[Plain]
+    Plain.__setstate__ = lambda self, state: setattr(self, "k", 9)
+    yield f, ones()
+
+
 @collect(globals())
 def test_patches(program):
     check(program, breaks=program.__name__ in MAY_BREAK)
 
 
-MAY_BREAK = {"torch_constructor", "tensor_iteration"}
+MAY_BREAK = {"torch_constructor", "tensor_iteration", "copies"}
 
 
 def test_imports_of_torch_compile_change_nothing(monkeypatch):

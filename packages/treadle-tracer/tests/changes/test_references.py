@@ -9,7 +9,7 @@ import weakref
 
 import pytest
 from compile_runs import compiled
-from mutate_runs import ones
+from mutate_runs import check, ones
 from torch import nn
 
 
@@ -183,3 +183,21 @@ def test_a_module_and_what_its_method_has_read_die():
     del model, fast
     gc.collect()
     assert [reference() for reference in references] == [None] * 3
+
+
+def test_what_a_weak_proxy_refers_to_dies():
+    def program():
+        data = Data()
+        proxy = weakref.proxy(data)
+
+        def f(x):
+            return x * proxy.k
+
+        yield f, ones()
+        data.k = 7
+        yield f, ones()
+        del data
+        yield f, ones()
+        yield f, ones()
+
+    check(program, breaks=True)

@@ -100,3 +100,19 @@ def test_the_in_place_method_of_a_subclass_gives_the_object():
         return x + 1, given is mine, mine
 
     assert compiled(f)[0](torch.zeros(1))[1:] == f(torch.zeros(1))[1:]
+
+
+@pytest.mark.parametrize("requires_grad", [False, True])
+def test_numbers_of_more_than_64_bits(requires_grad):
+    def f(x, n):
+        return x * n**2
+
+    x, (fast, _) = torch.ones(2, requires_grad=requires_grad), compiled(f)
+    for n in (3, 2**20, 2**32, 5, -(2**40)):
+        ends = []
+        for function in (f, fast):
+            try:
+                ends.append(str(function(x, n)))
+            except OverflowError as error:
+                ends.append(str(error))
+        assert ends[0] == ends[1]

@@ -22,7 +22,7 @@ from treadle_codegen.ir.loops import (
     View,
     symbols_of,
 )
-from treadle_codegen.ir.ops import OPS, compute_dtype, reduced_dtype
+from treadle_codegen.ir.ops import LOW_FLOATS, OPS, compute_dtype, reduced_dtype
 from treadle_codegen.lower.indexing import (
     Shape,
     as_shape,
@@ -45,6 +45,15 @@ from treadle_shapes.torch import env_of
 _FOLDS = {
     "sum": "add", "prod": "mul", "max": "maximum", "min": "minimum", "any": "bitwise_or", "all": "bitwise_and",
 }  # fmt: skip
+
+
+def _rounded(o: LoopBuilder, value: int, dtype: torch.dtype, result: torch.dtype) -> int:
+    """An element of `dtype`, of which an operator makes a `result`.
+
+    Between operators on tensors of one low precision, elements stay float32. What another dtype follows from (comparisons, `isinf`, `any`,
+    conversions) sees them rounded, as they are stored: somewhere `y == y.max()` holds.
+    """
+    return o.cast(o.cast(value, dtype), torch.float32) if dtype in LOW_FLOATS and dtype != result else value
 
 
 class Lowering:
@@ -127,6 +136,7 @@ class Lowering:
 
         Operands are TensorExprs, numbers or index expressions, converted to `compute` first (None: left as they are, numbers
         become int64 or float64 constants). The result of `fn` is converted to `dtype`.
+
         """
         operands = [self._for_broadcast(x, shape) if isinstance(x, TensorExpr) else x for x in operands]
         tensors = [x for x in operands if isinstance(x, TensorExpr)]
@@ -137,6 +147,7 @@ class Lowering:
             for x in operands:
                 if isinstance(x, TensorExpr):
                     value = x.element(o, index if x.shape == shape else broadcast_index(index, x.shape))
+                    value = _rounded(o, value, x.dtype, dtype)
                 else:
                     value = o.number(x, compute or _number_dtype(x))
                 scalars.append(value if compute is None else o.cast(value, compute))
@@ -194,7 +205,7 @@ class Lowering:
 
         def operand(o: LoopBuilder, index: Index, reduced: dict[int, IntLike]) -> int:
             at = tuple([reduced[d] if d in reduced else index[remaining.index(d)] for d in range(x.dim)])
-            value = o.cast(x.element(o, at), accumulate)
+            value = o.cast(_rounded(o, x.element(o, at), x.dtype, dtype), accumulate)
             return value if before is None else before(o, value, at)
 
         def unrolled(o: LoopBuilder, index: Index) -> int:

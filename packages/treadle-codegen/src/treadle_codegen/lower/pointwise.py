@@ -46,12 +46,13 @@ def pointwise(
         @lowering(*names, symbolic_floats=symbolic_floats)
         def lower(lw: Lowering, *args: Any, **kwargs: Any) -> TensorExpr | None:
             inputs = args[:operands]
-            compute = operand_dtype(inputs) if promote == "operands" else compute_dtype(lw.val.dtype)
+            common = _common_dtype(inputs) if promote == "operands" else lw.val.dtype
+            compute = compute_dtype(common)
             if compute is None or (allow is not None and compute not in allow):
                 return None
             if promote == "operands" and not all(_fits(x, compute) for x in inputs):
                 return None
-            prepare = _rounding_numbers(lw, inputs) if narrow else None
+            prepare = _rounding_operands(inputs, common, narrow)
             return lw.pointwise(
                 lambda o, *values: fn(o, *(prepare(o, values) if prepare else values), *args[operands:], **kwargs),
                 inputs, lw.val.dtype, shape=as_shape(lw.val.shape), compute=compute, cost=cost,
@@ -62,32 +63,49 @@ def pointwise(
     return register
 
 
-def _rounding_numbers(
-    lw: Lowering, operands: Sequence[Any]
+def _rounding_operands(
+    operands: Sequence[Any], common: torch.dtype, narrow: bool
 ) -> Callable[[LoopBuilder, Sequence[int]], list[int]] | None:
-    """Rounds the numbers among the operands to the low-precision dtype of the tensors; None where there is nothing to round."""
-    low = next((x.dtype for x in operands if isinstance(x, TensorExpr) and x.dtype in LOW_FLOATS), None)
-    numbers = [not isinstance(x, TensorExpr) for x in operands]
-    if low is None or not any(numbers) or any(isinstance(x, TensorExpr) and x.dtype in FLOATS for x in operands):
+    """Rounds the operands that eager rounds to the low-precision dtype in which it computes, or None where there are none.
+
+    These are tensors of integers, and with `narrow` numbers beside tensors of low precision alone.
+    """
+    tensors = [x for x in operands if isinstance(x, TensorExpr)]
+    low = next((x.dtype for x in tensors if x.dtype in LOW_FLOATS), None)
+    if common in LOW_FLOATS:
+        low = common
+    narrow = narrow and low is not None and not any(x.dtype in FLOATS for x in tensors)
+    is_rounded = [
+        common in LOW_FLOATS and x.dtype in INTS and x.dtype.itemsize > 1 if isinstance(x, TensorExpr) else narrow
+        for x in operands
+    ]
+    if low is None or not any(is_rounded):
         return None
 
     def prepare(o: LoopBuilder, values: Sequence[int]) -> list[int]:
-        return [o.cast(o.cast(v, low), torch.float32) if n else v for v, n in zip(values, numbers, strict=True)]
+        return [
+            o.cast(o.cast(v, low), torch.float32) if rounds else v for v, rounds in zip(values, is_rounded, strict=True)
+        ]
 
     return prepare
 
 
 def operand_dtype(operands: Sequence[Any]) -> torch.dtype | None:
-    """The dtype in which eager compares these operands, or None if loops cannot compute in it."""
+    """The dtype in which loops compare these operands, or None if they cannot."""
+    return compute_dtype(_common_dtype(operands))
+
+
+def _common_dtype(operands: Sequence[Any]) -> torch.dtype:
+    """The dtype to which eager converts these operands."""
     tensors = [x for x in operands if isinstance(x, TensorExpr)]
     dtypes = {x.dtype for x in tensors}
     numbers = [x for x in operands if not isinstance(x, TensorExpr)]
     if len(dtypes) == 1 and (next(iter(dtypes)).is_floating_point or not numbers):
-        return compute_dtype(next(iter(dtypes)))
+        return next(iter(dtypes))
     stand_ins = [torch.empty((1,) * x.dim, dtype=x.dtype, device="meta") for x in tensors]
     numbers = [1 if isinstance(x, Expr) else 1.0 if isinstance(x, FloatExpr) else x for x in numbers]
     kind = ELEMENTWISE_TYPE_PROMOTION_KIND.DEFAULT
-    return compute_dtype(elementwise_dtypes(*stand_ins, *numbers, type_promotion_kind=kind)[1])
+    return elementwise_dtypes(*stand_ins, *numbers, type_promotion_kind=kind)[1]
 
 
 def _fits(x: Any, dtype: torch.dtype) -> bool:

@@ -150,7 +150,10 @@ PATCHES = (
     Patch(
         name="preserved operators",
         changes="torch._ops.OpOverload.py_kernels",
-        why="PyTorch's Python dispatcher decomposes interpolations. `preserved.preserved_operators` prevents it while tracing.",
+        why=(
+            "PyTorch's Python dispatcher decomposes interpolations, and its dropout draws where all is dropped. "
+            "`preserved.preserved_operators` prevents both while tracing."
+        ),
         releases="2.11 to 2.13",
         install=None,
     ),

@@ -6,6 +6,8 @@
 Symbolic sizes need PyTorch's Python dispatcher (`symbolic_dispatch`), which decomposes these operators before functionalisation.
 `preserved_operators` removes their Python kernels (`OpOverload.py_kernels`) while a graph is traced. The C++ kernels of the overloads
 `vec` read sizes as plain ints, so these overloads get a Python kernel that computes the sizes and calls the default overload.
+
+PyTorch's Python kernel of dropout draws random numbers where everything is dropped, which eager does not: it is replaced, too.
 """
 
 from __future__ import annotations
@@ -47,6 +49,13 @@ def _interpolating(op: Any) -> Callable[..., Any]:
     return upsample
 
 
+def _dropout(x: torch.Tensor, p: float, train: bool) -> torch.Tensor:
+    """aten/src/ATen/native/Dropout.cpp, _dropout_impl, where it does not draw."""
+    if train and p == 1:
+        return x.mul(torch.zeros((), dtype=x.dtype, device=x.device))
+    return torch.ops.aten.native_dropout(x, p, train)[0] if train and p != 0 else x.clone()
+
+
 @functools.cache
 def kernels() -> dict[Any, Callable[..., Any] | None]:
     """Return overload -> its Python kernel inside `preserved_operators`, None for no kernel."""
@@ -57,6 +66,7 @@ def kernels() -> dict[Any, Callable[..., Any] | None]:
         if "vec" in packet.overloads():
             has_corners = any(argument.name == "align_corners" for argument in packet.vec._schema.arguments)
             found[packet.vec] = (_interpolating if has_corners else _nearest)(packet.default)
+    found[torch.ops.aten.dropout.default] = _dropout
     return found
 
 

@@ -455,8 +455,8 @@ class ClassValue(ConcreteValue):
         if raw is not MISSING and not isinstance(self.obj, enum.EnumMeta):
             return tx.bind(self, raw, "__getitem__").call(tx, [key], {})
         own = lookup(tx, self.obj, "__class_getitem__")  # that there is none counts, too
-        is_python = isinstance(own, classmethod) and isinstance(own.__func__, types.FunctionType)
-        if is_python and own.__func__.__globals__ is not vars(typing):
+        function = getattr(own, "__func__", own)
+        if isinstance(function, types.FunctionType) and function.__globals__ is not vars(typing):
             return self.get_attr(tx, "__class_getitem__").call(tx, [key], {})
         return tx.fold(_subscript_class, [self, key], {})
 

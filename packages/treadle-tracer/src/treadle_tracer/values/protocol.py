@@ -441,6 +441,11 @@ def _compare_in_graph(tx: TraceContext, text: str, function: Callable[..., Any],
         ):
             if text in ("==", "!="):
                 return boolean(text == "!=")
+    for one, other in ((a, b), (b, a)):
+        if isinstance(one, SymbolicValue) and one.python_type() is bool and isinstance(other, TensorValue):
+            raise Unsupported(
+                "graph-argument", f"{a.describe()} {text} {b.describe()}"
+            )  # tensors do not know a SymBool
     return operator_in_graph(tx, function, [a, b])
 
 

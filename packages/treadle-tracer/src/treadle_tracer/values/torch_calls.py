@@ -21,7 +21,7 @@ from torch._subclasses.fake_tensor import (
 )
 
 from treadle_shapes import ShapesError, UnbackedError
-from treadle_shapes.torch import Kind, is_transforming, run_for_metadata, unwrapped
+from treadle_shapes.torch import Kind, is_transforming, run_for_metadata, unwrapped, why_not_dtypes
 from treadle_shapes.torch import operator as operator_record
 from treadle_tracer.by_identity import is_one_of
 from treadle_tracer.errors import Unsupported
@@ -53,6 +53,10 @@ if TYPE_CHECKING:
 _fake_log = logging.getLogger("torch._subclasses.fake_tensor")
 _TENSOR_TYPE = type(torch.DoubleTensor)
 _SYMBOLIC = (torch.SymInt, torch.SymFloat, torch.SymBool)
+_TORCH_RAISES = (
+    *(RuntimeError, TypeError, ValueError, IndexError, AttributeError, AssertionError, KeyError),
+    OverflowError,  # a number of more than 64 bits
+)
 
 
 class _Arguments:
@@ -225,7 +229,7 @@ def _run_or_fix_floats(
 
     def run() -> Any:
         args, kwargs = [pair[1] for pair in pairs], {name: pair[1] for name, pair in named.items()}
-        sizes = _sizes_of_outside_tensors(tx, target, args, kwargs)
+        sizes = _sizes_that_stay(tx, target, args, kwargs)
         result = run_fake(tx, op, target, args, kwargs)
         for fake, given in sizes:
             if tuple(fake.shape) != given[0]:
@@ -241,21 +245,26 @@ def _run_or_fix_floats(
         return pairs, named, run()
 
 
-def _sizes_of_outside_tensors(
+def _sizes_that_stay(
     tx: TraceContext, target: Any, args: list[Any], kwargs: dict[str, Any]
 ) -> list[tuple[torch.Tensor, tuple[Any, Any]]]:
-    """The tensors from outside that the call may resize, as `out=` and `resize_as_` do, with sizes and strides: the graph's inputs are
-    described as they were at the start. What has no functional form is left to Python as a whole."""
+    """The tensors that the call may resize and must not, with sizes and strides.
+
+    A tensor from outside is resized by `out=` and `resize_as_`; the graph's inputs are described as they were at the start. Python kernels
+    resize a tensor that is too small for the result of a pointwise operator in place, for which eager raises. What has no functional form
+    is left to Python as a whole.
+    """
     record = operator_record(target)
     writes = record is not None and record.writes and not record.why_not_functional and record.kind is not Kind.VIEW
     if kwargs.get("out") is None and not writes:
         return []
     fakes = [fake for fake in (*args[:1], kwargs.get("out")) if isinstance(fake, torch.Tensor)]
+    in_place = args[0] if args and record is not None and record.kind is Kind.POINTWISE else None
     values = [(fake, tx.tensor_of_fake(fake)) for fake in fakes if fake.layout is torch.strided]
     return [
         (fake, (tuple(fake.shape), fake.stride()))
         for fake, value in values
-        if value is not None and value.source is not None
+        if fake is in_place or (value is not None and value.source is not None)
     ]
 
 
@@ -350,6 +359,9 @@ _FUNCTIONS = (types.FunctionType, types.BuiltinFunctionType)
 
 def run_fake(tx: TraceContext, op: str, target: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
     """Make the call on fake tensors. Where that raises, the real call raises too, or nobody knows: the graph breaks."""
+    refused = None if is_transforming() else why_not_dtypes(target, args, kwargs)
+    if refused is not None:
+        raise Unsupported("torch-call-raises", f"{_name(target)}: {refused}")
     if tx.symbols.unbacked.allowed or is_transforming() or not _is_cacheable(target):
         return _run_fake(tx, op, target, args, kwargs)
     return tx.fake_calls.call(target, lambda: _run_fake(tx, op, target, args, kwargs), args, kwargs)
@@ -397,7 +409,7 @@ def _run_fake(tx: TraceContext, op: str, target: Any, args: list[Any], kwargs: d
             raise Unsupported("no-fake-kernel", f"{_name(target)}: {error}") from error
         except NotImplementedError as error:
             raise Unsupported("no-fake-kernel", f"{_name(target)}: {error}") from error
-        except (RuntimeError, TypeError, ValueError, IndexError, AttributeError, AssertionError, KeyError) as error:
+        except _TORCH_RAISES as error:
             raise Unsupported("torch-call-raises", f"{_name(target)}: {type(error).__name__}: {error}") from error
         finally:
             _fake_log.disabled = was_disabled

@@ -123,11 +123,13 @@ families(
     cost=Cost.TRANSCENDENTAL,
 )
 families(
-    "special_xlog1py special_entr special_log_ndtr logaddexp2 float_power ldexp",
+    "special_xlog1py special_entr special_log_ndtr logaddexp2 float_power",
     kind=Kind.POINTWISE,
     cost=Cost.TRANSCENDENTAL,
     decompose=True,
 )
+# The decomposition, a product with a power of 2, is 0 or infinity where the exponent alone is too large.
+family("ldexp", kind=Kind.POINTWISE, cost=Cost.TRANSCENDENTAL)
 families("heaviside deg2rad rad2deg", kind=Kind.POINTWISE, decompose=True)
 families("nan_to_num", kind=Kind.POINTWISE, like_first_argument=True, decompose=True)
 family("frexp", kind=Kind.POINTWISE, like_first_argument=True)

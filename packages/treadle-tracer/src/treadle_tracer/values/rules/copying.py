@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import collections
 import copy
+import copyreg
+import types
 from typing import TYPE_CHECKING
 
 import torch
@@ -39,16 +41,25 @@ def _copy(tx: TraceContext, args: Args, kwargs: Kwargs) -> Value:
     if isinstance(value, ObjectValue):
         if lookup(tx, value.cls, "__copy__") is not MISSING:
             return call_special(tx, value, "__copy__", [])
-        made = _empty_copy(tx, value)
+        made = _empty_copy(tx, value, "_copy_dispatch")
         for name, item in InstanceDict.of(tx, value).named_items(tx):
             tx.mutations.store_attr(made, name, item)
         return made
     raise Unsupported("call", f"copy.copy of {value.describe()}")
 
 
-def _empty_copy(tx: TraceContext, value: ObjectValue) -> ObjectValue:
+def _is_registered(tx: TraceContext, value: ObjectValue, module: types.ModuleType, table: str) -> bool:
+    """Whether this table of the standard library says how objects of the class are copied. An answer no is guarded."""
+    return tx.wrap_known(module).get_attr(tx, table).contains(tx, tx.wrap_known(value.cls))
+
+
+def _empty_copy(tx: TraceContext, value: ObjectValue, table: str) -> ObjectValue:
     """A new instance of the same class, for classes that are copied attribute by attribute."""
     why_not = _why_not_by_attributes(tx, value)
+    if why_not is None and (
+        _is_registered(tx, value, copy, table) or _is_registered(tx, value, copyreg, "dispatch_table")
+    ):
+        why_not = "a function is registered that copies its class"
     if why_not is not None:
         raise Unsupported("call", f"a copy of {value.describe()}: {why_not}")
     made = ObjectValue(value.cls)
@@ -132,7 +143,7 @@ def _deep(tx: TraceContext, value: Value, memo: dict[int, tuple[Value, Value]]) 
         return made_dict
     is_plain = isinstance(value, ObjectValue) and lookup(tx, value.cls, "__deepcopy__") is MISSING
     if isinstance(value, ObjectValue) and is_plain and not _answers(tx, value, "__deepcopy__"):
-        made = _empty_copy(tx, value)
+        made = _empty_copy(tx, value, "_deepcopy_dispatch")
         memo[id(value)] = (value, made)
         for name, item in InstanceDict.of(tx, value).named_items(tx):
             tx.mutations.store_attr(made, name, _deep(tx, item, memo))

@@ -1,0 +1,62 @@
+"""Calls that eager refuses because of dtypes, where the result is used and where it is not: the same exception, with the same text."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+import treadle
+
+FLAGS = torch.tensor([True, False])
+COUNTS = torch.tensor([3, 4], dtype=torch.int32)
+NUMBERS = torch.tensor([1.5, 2.5])
+ONE = torch.tensor(2.0)
+
+STATEMENTS = {
+    "r = a - 1": FLAGS,
+    "r = 1 - a": FLAGS,
+    "r = a - True": NUMBERS,
+    "r = (a > 3) - a": COUNTS,
+    "r = torch.sub(a, a > 3, alpha=3)": COUNTS,
+    "r = torch.rsub(a > 3, a)": COUNTS,
+    "a *= 1.5": COUNTS,
+    "a += 1.5": COUNTS,
+    "a /= 2": COUNTS,
+    "a.detach().neg_().mul_(1e300)": COUNTS,
+    "a.remainder_(torch.ones(2))": ONE,
+    "a.fmod_(torch.ones(2))": ONE,
+    "r = torch.relu(a)": FLAGS,
+    "r = a.floor() + 1": FLAGS,
+    "r = a.abs()": FLAGS,
+    "r = a & 1": NUMBERS,
+    "r = a << 1": NUMBERS,
+    "r = torch.gcd(a, a)": NUMBERS,
+    "r = torch.heaviside(a, a.half())": NUMBERS,
+    "r = torch.nn.functional.softplus(a)": COUNTS,
+    "r = a.argmax()": FLAGS,
+    "r = a.median()": FLAGS,
+    "r = torch.nn.functional.huber_loss(a, a)": COUNTS,
+    "r = torch.maximum(a, a)": NUMBERS * 1j,
+}
+
+
+def outcome(function, tensor):
+    tensor = tensor.clone()
+    try:
+        result = function(tensor)
+    except Exception as error:
+        return type(error), str(error), tensor.tolist()
+    return result, tensor.tolist()
+
+
+@pytest.mark.filterwarnings("ignore:An output with one or more elements was resized")
+@pytest.mark.parametrize("used", [True, False])
+@pytest.mark.parametrize("statement", STATEMENTS)
+def test_it_raises_what_eager_raises(statement, used):
+    scope = {"torch": torch}
+    exec(f"def f(a):\n    r = a\n    {statement}\n    return {'r' if used else 'a.new_ones(1)'}", scope)
+    expected = outcome(scope["f"], STATEMENTS[statement])
+    assert isinstance(expected[0], type), "eager does not raise"
+    compiled = treadle.compile(scope["f"])
+    for _ in range(2):
+        assert outcome(compiled, STATEMENTS[statement]) == expected

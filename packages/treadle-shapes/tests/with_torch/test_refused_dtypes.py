@@ -1,0 +1,93 @@
+"""Calls that eager refuses for the dtypes of their arguments; each expression ends in eager as `why_not_dtypes` says."""
+
+from __future__ import annotations
+
+import operator
+
+import pytest
+import torch
+
+from treadle_shapes.torch import fake_like, fake_mode, why_not_dtypes
+
+FLAGS = torch.tensor([True, False])
+COUNTS = torch.tensor([3, 4])
+NUMBERS = torch.tensor([1.5, 2.5])
+HALVES = NUMBERS.half()
+F = torch.nn.functional
+
+REFUSED = [
+    (operator.sub, FLAGS, COUNTS),
+    (operator.sub, FLAGS, 1),
+    (operator.sub, NUMBERS, True),
+    (torch.rsub, FLAGS, 1),
+    (operator.imul, COUNTS, 1.5),
+    ("mul_", COUNTS, 1.5),
+    ("add_", COUNTS, NUMBERS),
+    (torch.relu, FLAGS),
+    ("floor", FLAGS),
+    (torch.abs, FLAGS),
+    (torch.heaviside, NUMBERS, HALVES),
+    (operator.and_, NUMBERS, 1),
+    (torch.lcm, HALVES, HALVES),
+    (F.softplus, COUNTS),
+    (torch.softmax, COUNTS.char(), 0),
+    ("argmax", FLAGS),
+    ("median", FLAGS),
+    (torch.dot, FLAGS, FLAGS),
+    (F.smooth_l1_loss, COUNTS, COUNTS),
+]
+ACCEPTED = [
+    (operator.sub, COUNTS, 1),
+    (operator.sub, NUMBERS, 1),
+    (operator.imul, NUMBERS, 2),
+    (operator.truediv, COUNTS, 0),
+    (operator.floordiv, COUNTS, 0),
+    (operator.pow, COUNTS, -1),
+    ("mul_", HALVES, NUMBERS),
+    (torch.relu, HALVES),
+    (operator.and_, FLAGS, True),
+    (torch.where, FLAGS, COUNTS, 0.5),
+    ("sum", FLAGS, 0),
+    ("topk", COUNTS, 2),
+    (torch.softmax, HALVES, -1),
+    (torch.matmul, COUNTS, COUNTS),
+]
+
+
+def refusal(target, args):
+    mode = fake_mode()
+    fakes = [fake_like(mode, arg) if isinstance(arg, torch.Tensor) else arg for arg in args]
+    with mode:
+        return why_not_dtypes(target, fakes, {})
+
+
+@pytest.mark.parametrize(("target", "args"), [(target, args) for target, *args in REFUSED])
+def test_refused(target, args):
+    given = [arg.clone() if isinstance(arg, torch.Tensor) else arg for arg in args]
+    with pytest.raises(RuntimeError) as error:
+        getattr(given[0], target)(*given[1:]) if isinstance(target, str) else target(*given)
+    assert str(error.value)[:40] in refusal(target, args)
+
+
+@pytest.mark.parametrize(("target", "args"), [(target, args) for target, *args in ACCEPTED])
+def test_not_refused(target, args):
+    """Zeros as divisors and negative powers are no question of dtypes."""
+    assert refusal(target, args) is None
+
+
+def test_the_kernel_is_asked_once_for_all_numbers(monkeypatch):
+    import treadle_shapes.torch.refused_dtypes as module
+
+    asked = []
+    monkeypatch.setattr(module, "_answers", {})
+    monkeypatch.setattr(module, "_complaint", lambda *args: asked.append(args))
+    for number in (2, 3, 4):
+        refusal(operator.add, (NUMBERS, number))
+    refusal(operator.add, (NUMBERS, 2.5))
+    assert len(asked) == 2
+
+
+def test_neither_random_numbers_nor_warnings_are_used(recwarn):
+    before = torch.get_rng_state()
+    refusal(torch.masked_fill, (NUMBERS, COUNTS.byte(), 1))
+    assert torch.equal(before, torch.get_rng_state()) and not recwarn.list
