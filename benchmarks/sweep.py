@@ -203,13 +203,13 @@ def _tensors_of(output: Any) -> list[Any]:
 
 
 def _ratio(one: Callable[[], Any], other: Callable[[], Any]) -> float:
-    """The seconds of one call to those of another, each the best of those that were made in turns."""
+    """The processor's seconds of one call to those of another, each the best of those that were made in turns."""
     best = [float("inf")] * 2
     for _ in range(7):
         for position, call in enumerate((one, other)):
-            start = time.perf_counter()
+            start = time.process_time()
             call()
-            best[position] = min(best[position], time.perf_counter() - start)
+            best[position] = min(best[position], time.process_time() - start)
     return best[0] / best[1]
 
 
