@@ -19,8 +19,8 @@ from treadle_codegen.ir.loops import Bind, Check, Define, IntLike, NumberLike, s
 from treadle_codegen.lower.context import Lowering
 from treadle_codegen.lower.extern import lower_extern, why_not_extern
 from treadle_codegen.lower.indexing import SYMBOLIC, as_intlike, as_shape, is_symbolic, raw_number
-from treadle_codegen.lower.registry import name_of
 from treadle_codegen.lower.overwrite import select_scatter
+from treadle_codegen.lower.registry import name_of
 from treadle_codegen.lower.tensor_expr import TensorExpr, normalize_dim
 from treadle_codegen.lower.view import select, slice_of
 from treadle_shapes import ShapeEnv
