@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import torch
 
-from treadle_shapes.torch import shape_functions
-from treadle_shapes.torch import fake_kernels
+from treadle_shapes.torch import fake_kernels, shape_functions
 from treadle_shapes.torch.operators.declare import families, family
 from treadle_shapes.torch.operators.record import Kind, Raises
 
