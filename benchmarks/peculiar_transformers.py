@@ -35,6 +35,10 @@ def _trajectory(config: Any) -> dict[str, Any]:
     }
 
 
+def _series(config: Any) -> dict[str, Any]:
+    return {"past_values": torch.randn(2, config.context_length, config.num_input_channels)}
+
+
 def _images_and_text(images: tuple[int, ...], **others: torch.Tensor) -> Callable[[Any], dict[str, Any]]:
     return lambda config: {"pixel_values": torch.randn(images), "input_ids": _ids(), **others}
 
@@ -95,6 +99,19 @@ PECULIAR: Mapping[str, Peculiar] = {
     "d_fine": Peculiar({"num_queries": 20}),
     "deimv2": Peculiar({"num_queries": 20}),
     "grounding-dino": Peculiar({"num_queries": 20}),
+    "mm-grounding-dino": Peculiar({"num_queries": 20}),
+    "lw_detr": Peculiar(
+        {"num_queries": 20, "backbone_config": SMALL_VISION | {"image_size": 256}},
+        lambda config: {"pixel_values": torch.randn(1, 3, 256, 256)},
+    ),
+    "mamba2": Peculiar({"num_heads": 8, "head_dim": 8, "hidden_size": 32, "state_size": 16, "n_groups": 1}),
+    "mgp-str": Peculiar(inputs=lambda config: {"pixel_values": torch.randn(2, 3, 32, 128)}),
+    "moonshine": Peculiar(
+        inputs=lambda config: {"input_values": torch.randn(2, 4000), "decoder_input_ids": _ids(5)},
+    ),
+    "nemotron": Peculiar({"head_dim": 8}),
+    "patchtsmixer": Peculiar(inputs=_series),
+    "patchtst": Peculiar(inputs=_series),
     "diffusion_gemma": Peculiar({"text_config": {"num_experts": 4, "top_k_experts": 2, "moe_intermediate_size": 32}}),
     "ernie4_5_vl_moe": Peculiar(
         {"text_config": {"rope_parameters": {"rope_type": "default", "rope_theta": 1e4, "mrope_section": [22, 22, 20]}}}

@@ -9,7 +9,8 @@ from torch import fx
 
 from treadle_autograd import UnsupportedGraph
 from treadle_autograd.errors import Refusal
-from treadle_autograd.expected_metadata import run_as_eager, same_layout
+from treadle_autograd.expected_metadata import run_as_eager
+from treadle_autograd.layouts import same_layout
 from treadle_shapes import ShapeEnv
 from treadle_shapes.torch import fake_like, fake_mode, fake_shape_env, fake_tensor
 

@@ -127,6 +127,11 @@ GROUPS: dict[str, dict[str, Callable[[torch.Tensor, torch.Tensor], Any]]] = {
         "ragged split": lambda x, m: [t.sum(0) for t in torch.split(x, [count(m), x.shape[0] - count(m)])],
         "chosen row": lambda x, m: torch.select(x, 0, m.long().argmax().item()) * 2,
         "chosen row from the end": lambda x, m: torch.select(x.relu(), 0, -1 - m.long().argmax().item()) * 2,
+        "written row": lambda x, m: torch.select_scatter(torch.zeros_like(x), x[0] * 2, 0, m.long().argmax().item()),
+        "written row from the end": lambda x, m: torch.select_scatter(x, x[0].exp(), 0, -1 - m.long().argmax().item()),
+        "written twice": lambda x, m: torch.select_scatter(
+            torch.select_scatter(x.cumsum(0), x[0], 0, m.long().argmax().item()), x[-1], 0, m.long().argmin().item()
+        ),
     },
 }  # fmt: skip
 
@@ -189,6 +194,14 @@ def test_programs_are_well_formed_and_survive_their_text(cache: Path, name: str)
     assert format_program(parse_program(text, program.constants)) == text
 
 
+def test_a_written_row_is_one_loop() -> None:
+    def gradient_of_row(x: torch.Tensor, m: torch.Tensor) -> torch.Tensor:
+        return torch.select_scatter(torch.zeros_like(x), x[0] * 2, 0, count(m))
+
+    steps = lower_graph(graph_of(gradient_of_row, *sample(5))).steps
+    assert len([step for step in steps if isinstance(step, Loop) and len(step.axes) == 2]) == 1
+
+
 @pytest.mark.parametrize("rows", [1, 2, 9])
 def test_results_have_eagers_strides(cache: Path, rows: int) -> None:
     compiled = compiled_of(lambda x, m: (x[m], x[m].t() * 2, torch.zeros(8, count(m)), m.nonzero()), cache)
@@ -210,10 +223,11 @@ def test_results_have_eagers_strides(cache: Path, rows: int) -> None:
         (lambda x, m: x[m].max(0), [False, False], IndexError),
         (lambda x, m: x[m].amin(0), [False, False], (IndexError, RuntimeError)),
         (lambda x, m: torch.select(x, 0, m.sum().item()), [True, True], IndexError),
+        (lambda x, m: torch.select_scatter(x * 2, x[0], 0, m.sum().item()), [True, True], IndexError),
         (lambda x, m: torch.zeros(m.sum().item() - 2), [True, False], RuntimeError),
         (lambda x, m: x[m] + x[~m], [True, True, True], RuntimeError),
     ],
-    ids=["max", "max of a dim", "amin", "select", "negative size", "unequal sizes"],
+    ids=["max", "max of a dim", "amin", "select", "select_scatter", "negative size", "unequal sizes"],
 )
 def test_what_eager_refuses_is_refused(cache: Path, fn: Any, mask: list[bool], error: Any) -> None:
     compiled = compiled_of(fn, cache)

@@ -23,6 +23,7 @@ from .bodies import call_function_transform, is_function_transform
 from .errors import Refusal, UnsupportedGraph
 from .functionalise import Layouts
 from .graph_runner import GraphRunner, call_node, user_line
+from .layouts import same_layout
 from .unbacked import shape_env_of, tracers_float, unify_symbols
 
 
@@ -98,11 +99,3 @@ def _shares_elements(tensor: torch.Tensor) -> bool:
         return False
     sizes_and_strides = zip(tensor.size(), tensor.stride(), strict=True)
     return any(stride == 0 and (isinstance(size, torch.SymInt) or size != 1) for size, stride in sizes_and_strides)
-
-
-def same_layout(mine: tuple[Any, Any], theirs: tuple[Any, Any]) -> bool:
-    """Whether two (sizes, strides) agree. Strides of dimensions of size 1 do not count."""
-    if mine[0] != theirs[0]:
-        return False
-    sizes_and_strides = zip(mine[0], mine[1], theirs[1], strict=True)
-    return mine[1] == theirs[1] or all(m == t for size, m, t in sizes_and_strides if size != 1)

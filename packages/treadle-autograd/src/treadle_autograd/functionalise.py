@@ -27,6 +27,8 @@ from .control_flow import call_control_flow, is_control_flow
 from .custom_gradients import call_custom_gradient, is_custom_gradient, note_values_without_gradients
 from .errors import UnsupportedGraph
 from .graph_runner import GraphRunner, Regions, call_node
+from .kept_layouts import Layout
+from .lost_histories import written
 from .recorder import AtenRecorder
 from .unbacked import tracers_float
 
@@ -112,7 +114,10 @@ def run_functional(
             note_values_without_gradients(args, kwargs, recorder)
         if recorder.for_training:
             recorder.histories.before_call(node, args, kwargs)
+        layouts_before = [layout for tensor in written(node, args, kwargs) if (layout := Layout.of(tensor))]
         result = call_node(node, args, kwargs, recorder.mode)
+        for layout in layouts_before:
+            layout.restore()
         if recorder.for_training:
             recorder.histories.after_call(result)
         recorder.finish_call(node.meta.get("example_value"), result)

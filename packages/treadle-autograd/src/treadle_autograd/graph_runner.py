@@ -98,10 +98,10 @@ def call_node(node: fx.Node, args: Any, kwargs: Any, mode: FakeTensorMode) -> An
     if is_number_call(node):
         return node.meta["example_value"]
     function: Any = node.target
-    if node.op == "call_method":
-        function, args = getattr(args[0], str(node.target)), args[1:]
     record = operator(node.target)
-    if record is not None and record.fake_function is not None and node.op == "call_function":
+    if record is not None and record.fake_function is not None:
         function = record.fake_function
+    elif node.op == "call_method":
+        function, args = getattr(args[0], str(node.target)), args[1:]
     with answer_size_obliviously(mode.shape_env, node.target):  # as in the trace that made the graph
         return call_torch(function, args, kwargs, lambda: user_line(node.meta.get("stack_trace")))

@@ -350,5 +350,6 @@ def _differentiated(
     remove_dead_nodes(graph, {node for call in custom for node in call.nodes()})
     states = note_states(graph, job.mode)
     fakes = tuple(job.inputs.fakes)
-    lossy = why_history_is_lost(graph, primals, job.recorder.histories)
+    with_history = [] if custom else [job.outputs.nodes[position] for position in positions]
+    lossy = why_history_is_lost(graph, primals, job.recorder.histories, with_history)
     return JointTrace(graph, contract, fakes, n_outputs, positions, primals, sources, cuts, custom, states, lossy)

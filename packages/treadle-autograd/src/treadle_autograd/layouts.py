@@ -52,18 +52,47 @@ def _with_strides_of(x: torch.Tensor, result: Any) -> Any:
     return torch.empty_strided(tuple(x.shape), x.stride(), dtype=result.dtype, device=result.device)
 
 
+def same_layout(mine: tuple[Any, Any], theirs: tuple[Any, Any]) -> bool:
+    """Whether two (sizes, strides) agree. Strides of dimensions of size 1 do not count."""
+    if mine[0] != theirs[0]:
+        return False
+    sizes_and_strides = zip(mine[0], mine[1], theirs[1], strict=True)
+    return mine[1] == theirs[1] or all(m == t for size, m, t in sizes_and_strides if size != 1)
+
+
 def memory_order(x: torch.Tensor) -> list[int] | None:
-    """The dimensions of a dense tensor in the order of its memory, None where that is the row-major order or not known.
+    """The dimensions of a tensor whose elements share no memory, in the order of its memory; None where that is the row-major order or not
+    known.
 
     `x.bernoulli_(p)`, and so dropout, draws in the order of memory (aten/src/ATen/native/cpu/DistributionTemplates.h), the functional
     `bernoulli.p` in row-major order, because its result is always contiguous.
     """
-    if not all(type(n) is int for n in (*x.shape, *x.stride())) or x.is_contiguous():
+    if not all(type(n) is int for n in (*x.shape, *x.stride())):
         return None
-    order = sorted(range(x.dim()), key=lambda d: (-x.stride(d), d))
+    order = _by_stride(x.shape, x.stride())
+    reached = 0
+    for d in reversed(order):
+        if x.shape[d] > 1:
+            if x.stride(d) <= reached:
+                return None
+            reached += (x.shape[d] - 1) * x.stride(d)
+    long = [d for d in order if x.shape[d] > 1]
+    return None if long == sorted(long) else order
+
+
+def dense_order(size: Sequence[Any], strides: Sequence[Any]) -> list[int] | None:
+    """The dimensions in the order of memory, slowest first, of a tensor that fills a block of memory; None for others, and where a number
+    is symbolic."""
+    if not all(type(n) is int for n in (*size, *strides)):
+        return None
+    order = _by_stride(size, strides)
     expected = 1
     for d in reversed(order):
-        if x.shape[d] != 1 and x.stride(d) != expected:
+        if size[d] != 1 and strides[d] != expected:
             return None
-        expected *= x.shape[d]
+        expected *= size[d]
     return order
+
+
+def _by_stride(size: Sequence[int], strides: Sequence[int]) -> list[int]:
+    return sorted(range(len(size)), key=lambda d: (-strides[d], d))

@@ -23,7 +23,15 @@ def _rrelu_with_noise(x: torch.Tensor, noise: torch.Tensor, *args: Any, **kwargs
     return torch.ops.aten.rrelu_with_noise.default(x, drawn, *args, **kwargs), drawn
 
 
+def _as_strided_scatter(x: torch.Tensor, src: torch.Tensor, *place: Any, **options: Any) -> torch.Tensor:
+    scatter = torch.ops.aten.as_strided_scatter.default
+    outside = torch.empty_strided(x.shape, x.stride(), dtype=x.dtype, device=x.device).zero_()
+    inside = scatter(outside, torch.ones_like(src), *place, **options) != 0
+    return torch.where(inside, scatter(x.detach(), src, *place, **options), x)
+
+
 _DIFFERENTIABLE = {
+    torch.ops.aten.as_strided_scatter.default: _as_strided_scatter,
     torch.ops.aten.copy.default: _copy,
     # PyTorch's derivative reads the noise that the operator is given, which nobody has written.
     torch.ops.aten.rrelu_with_noise_functional.default: _rrelu_with_noise,

@@ -69,6 +69,12 @@ def test_what_the_program_may_change_is_saved_only_where_eager_saves_it() -> Non
     assert "aten.mm.default" not in names(min_cut(classes))
 
 
+def test_what_formulas_of_backward_read_is_saved_by_eager() -> None:
+    """The derivative of `x ** 3` computes `3 * x ** 2` from `x` before it meets a tangent; eager saves `x` for it, not the result."""
+    classes = classify(joint_of(lambda x: (x**3).sum(), leaf(4, 6)))
+    assert names(min_cut(classes)) == {"x"}
+
+
 def test_halves_compute_what_the_joint_graph_computes() -> None:
     def f(x: torch.Tensor, w: torch.Tensor, g: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         h = torch.nn.functional.layer_norm(torch.nn.functional.gelu(x @ w), (5,), g)

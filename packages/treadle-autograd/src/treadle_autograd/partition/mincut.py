@@ -51,8 +51,12 @@ def why_not_save(node: fx.Node, classes: Classes, saved_by_eager: frozenset[fx.N
 
 
 def saved_by_eager(classes: Classes) -> frozenset[fx.Node]:
-    """What eager saves, as what it views: what backward reads, and what a checkpointed part of the program starts from."""
+    """What eager saves, as what it views: what formulas of backward read, whether they depend on a tangent or not, and what a checkpointed
+    part of the program starts from."""
     found = set(map(viewed, classes.needed))
+    for node in classes.order:
+        if node.meta.get("of_backward"):
+            found.update(map(viewed, node.all_input_nodes))
     for node in classes.interior:
         found.update(viewed(used) for used in node.all_input_nodes if used not in classes.interior)
     return frozenset(found)

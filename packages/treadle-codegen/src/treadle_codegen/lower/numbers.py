@@ -19,6 +19,7 @@ from treadle_codegen.ir.loops import Bind, Check, Define, IntLike, NumberLike, s
 from treadle_codegen.lower.context import Lowering
 from treadle_codegen.lower.extern import lower_extern, why_not_extern
 from treadle_codegen.lower.indexing import SYMBOLIC, as_intlike, as_shape, is_symbolic, raw_number
+from treadle_codegen.lower.overwrite import select_scatter
 from treadle_codegen.lower.registry import name_of
 from treadle_codegen.lower.tensor_expr import TensorExpr, normalize_dim
 from treadle_codegen.lower.view import select, slice_of
@@ -291,11 +292,24 @@ def slice_unbacked(
 def select_unbacked(lowering: Lowering, x: TensorExpr, dim: int, index: Any) -> TensorExpr:
     """One position of a dimension, which is checked like eager's."""
     d = normalize_dim(dim, x.dim)
+    return x.view(select(x.shape, d, _checked_position(lowering, "select", x, d, index)))
+
+
+def select_scatter_unbacked(
+    lowering: Lowering, x: TensorExpr, src: TensorExpr, dim: int, index: Any
+) -> TensorExpr | None:
+    """`x` with one position of a dimension replaced, which is checked like eager's."""
+    d = normalize_dim(dim, x.dim)
+    return select_scatter(lowering, x, src, d, _checked_position(lowering, "select_scatter", x, d, index))
+
+
+def _checked_position(lowering: Lowering, function: str, x: TensorExpr, d: int, index: Any) -> IntLike:
+    """The position in dimension `d` that a number known at run time stands for, which may count from the end."""
     at, size = as_intlike(index), x.shape[d]
     condition = And(Le(-size, at), Lt(at, size))
-    message = f"select(): index out of range for dimension {d}"
+    message = f"{function}(): index out of range for dimension {d}"
     lowering.steps.append(Check(lowering.fresh("check_select"), condition, message, "IndexError"))
-    return x.view(select(x.shape, d, defined(lowering, where(Lt(at, 0), at + size, at), "index")))
+    return defined(lowering, where(Lt(at, 0), at + size, at), "index")
 
 
 DEFINITIONS: dict[str, Callable[..., Any]] = {
@@ -339,6 +353,7 @@ CHECKS: dict[str, Callable[..., None]] = {
 RUN_TIME: dict[str, Callable[..., Any]] = {
     "aten.select.int": select_unbacked,
     "aten.select_copy.int": select_unbacked,
+    "aten.select_scatter.default": select_scatter_unbacked,
     "aten.slice.Tensor": lambda lowering, *args, **kwargs: slice_unbacked(lowering, frozenset(), *args, **kwargs),
 }
 

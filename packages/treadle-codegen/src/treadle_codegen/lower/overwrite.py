@@ -27,7 +27,7 @@ from treadle_codegen.lower.nest import Nest, record_nest
 from treadle_codegen.lower.registry import lowering
 from treadle_codegen.lower.tensor_expr import Index, Patch, TensorExpr, ViewMap, normalize_dim
 from treadle_codegen.lower.view import clamped_start, diagonal_map, identity, insert, select, slice_of
-from treadle_shapes.expr import And, Ge, Lt
+from treadle_shapes.expr import And, Ge, Lt, where
 from treadle_shapes.torch import operator as operator_record
 
 
@@ -49,9 +49,7 @@ def slice_scatter(
 def select_scatter(lw: Lowering, x: TensorExpr, src: TensorExpr, dim: int, index: Any) -> TensorExpr | None:
     d = normalize_dim(dim, x.dim)
     (at,) = as_shape([index])
-    if not isinstance(at, int):
-        return None
-    at = x.shape[d] + at if at < 0 else at
+    at = where(Lt(at, 0), x.shape[d] + at, at)
     return _written(lw, x, select(x.shape, d, at), src, (d, at))
 
 

@@ -33,4 +33,11 @@ def max_unpool2d(x: torch.Tensor, indices: torch.Tensor, output_size: Sequence[i
     return torch.empty_like(result, memory_format=suggest_memory_format(x))
 
 
-__all__ = ["max_unpool2d", "roll"]
+def index_fill(x: torch.Tensor, dim: int, index: torch.Tensor, value: float | torch.Tensor) -> torch.Tensor:
+    """Eager's `index_fill` writes into a clone (aten/src/ATen/native/TensorAdvancedIndexing.cpp), also of every other column of a matrix.
+    PyTorch's fake kernel is a choice between two tensors."""
+    aten.index_fill(x, dim, index, value)  # raises what eager raises
+    return torch.empty_like(x)
+
+
+__all__ = ["index_fill", "max_unpool2d", "roll"]

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 import torch
 
-from treadle_shapes.torch import fake_kernels, shape_functions
+from treadle_shapes.torch import fake_kernels, functional_forms, shape_functions
 from treadle_shapes.torch.operators.declare import families, family
 from treadle_shapes.torch.operators.record import ElementUse, Kind
 
@@ -53,6 +53,7 @@ family(
     element_use=ElementUse.IGNORED,
     held_by_result=("value",),
 )
+family("fill_diagonal", fake_function=functional_forms.fill_diagonal_)
 # Only sizes, strides and dtype of the first argument matter.
 family("copy", kind=Kind.COPY, element_use=ElementUse.IGNORED)
 family("zero", kind=Kind.POINTWISE, element_use=ElementUse.IGNORED)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import torch
 
-from treadle_shapes.torch import shape_functions
+from treadle_shapes.torch import fake_kernels, shape_functions
 from treadle_shapes.torch.operators.declare import families, family
 from treadle_shapes.torch.operators.record import Kind, Raises
 
@@ -36,10 +36,17 @@ families("masked_select nonzero_static _unsafe_index _unsafe_masked_index", kind
 family("nonzero", kind=Kind.GATHER, overloads={"default": {"binding": torch.nonzero}})
 
 families(
-    "scatter scatter_add scatter_reduce index_put index_add index_copy index_fill masked_scatter",
+    "scatter scatter_add scatter_reduce index_put index_add index_copy masked_scatter",
     kind=Kind.SCATTER,
     raises=Raises.BY_VALUE,
     like_first_argument=True,
+)
+family(
+    "index_fill",
+    kind=Kind.SCATTER,
+    raises=Raises.BY_VALUE,
+    like_first_argument=True,
+    fake_kernel=fake_kernels.index_fill,
 )
 families("index_reduce put", kind=Kind.SCATTER, raises=Raises.BY_VALUE)
 families("_unsafe_index_put _unsafe_masked_index_put_accumulate", kind=Kind.SCATTER)
