@@ -40,10 +40,10 @@ class TensorValue(Value):
 
     fake: a FakeTensor with its metadata; static: stands in the graph as attribute, guarded by identity; leaf_made_at: the instruction of
     the root frame at which the program made it a leaf that requires gradients, -1 if it did not; kind: the class of a tensor that the
-    program has made.
+    program has made; data: the tensor whose elements the program has given it (`tensor.data = other`).
     """
 
-    __slots__ = ("_history", "_node", "fake", "kind", "leaf_made_at", "obj", "static")
+    __slots__ = ("_history", "_node", "data", "data_assigned_in", "fake", "kind", "leaf_made_at", "obj", "static")
 
     def __init__(
         self,
@@ -58,16 +58,28 @@ class TensorValue(Value):
         self._history: tuple[fx.Node, Callable[..., Any] | None] | None = None
         self.leaf_made_at = -1
         self.kind: type[torch.Tensor] = torch.Tensor
+        self.data: TensorValue | None = None
+        self.data_assigned_in = 0  # how many frames deep
         self.fake = fake
         self.obj = obj
         self.static = static
 
     def node(self, tx: TraceContext) -> fx.Node:
+        if self.data is not None:
+            return self.data.node(tx) if not self.fake.requires_grad else self._node_of_assigned(tx, self.data)
         if self._node is None:
             if self.source is None:
                 raise Unsupported("function-transform", f"{self.describe()} is used outside the function that made it")
             self._node = tx.input_node(self)
         return self._node
+
+    def _node_of_assigned(self, tx: TraceContext, data: TensorValue) -> fx.Node:
+        if not torch.is_grad_enabled():
+            return data.node(tx)
+        # The graph would give the gradient to the elements from before. The frame that has assigned goes on behind a break.
+        refused = Unsupported("tensor-attribute", f".data of {self.describe()} has been assigned, and a gradient flows")
+        refused.most_frames = self.data_assigned_in
+        raise refused
 
     def leave_graph(self) -> None:
         """The node has been taken out of the graph, with the function that made it."""
@@ -319,7 +331,29 @@ _ATTRIBUTES: dict[str, Callable[[TensorValue, Any, str], Value]] = by_name(
 
 
 def _set_data(self: TensorValue, tx: TraceContext, value: Value) -> None:
-    raise Unsupported("tensor-attribute", "assignment to .data")
+    """`self.data = value`: the object has the elements of another tensor, and shares their memory. It is assigned behind the graph."""
+    why_not = _why_not_take(self, value)
+    if why_not is not None:
+        raise Unsupported("tensor-attribute", f"assignment to .data {why_not}")
+    taken = tx.run_in_graph("call_method", "detach", [value], {})
+    assert isinstance(taken, TensorValue)
+    tx.mutations.store_attr(self, "data", taken)
+    self.data, self.data_assigned_in = taken, len(tx.frames)
+
+
+def _why_not_take(owner: TensorValue, value: Value) -> str | None:
+    """Why a graph cannot give a tensor the elements of another one, or None. Its metadata stay as they are."""
+    if owner.obj is None or owner.source is None or not owner.obj.is_leaf or type(owner) is not TensorValue:
+        return "of a tensor that is no leaf from outside"
+    if type(value) is not TensorValue:
+        return f"of {value.describe()}"
+    mine, other = owner.fake, value.fake
+    sizes = (*mine.shape, *other.shape, *mine.stride(), *other.stride())
+    if any(type(size) is not int for size in sizes) or mine.is_inference() or other.is_inference():
+        return "under symbolic sizes, or of a tensor made in inference mode"
+    same = mine.dtype == other.dtype and mine.device == other.device and mine.layout == other.layout
+    same = same and mine.shape == other.shape and mine.stride() == other.stride()
+    return None if same and not other.is_conj() and not other.is_neg() else "of other sizes, strides or another dtype"
 
 
 _SETTERS: dict[str, Callable[[TensorValue, Any, Value], None]] = by_name(
