@@ -37,6 +37,10 @@ STATEMENTS = {
     "r = a.median()": FLAGS,
     "r = torch.nn.functional.huber_loss(a, a)": COUNTS,
     "r = torch.maximum(a, a)": NUMBERS * 1j,
+    "r = a.pow(1e30)": NUMBERS.half(),
+    "r = a.pow(2**40)": COUNTS,
+    "r = torch.fmod(a, 2**40)": COUNTS,
+    "r = torch.nn.functional.hardshrink(a, 1e30)": NUMBERS.half(),
 }
 
 
@@ -60,3 +64,17 @@ def test_it_raises_what_eager_raises(statement, used):
     compiled = treadle.compile(scope["f"])
     for _ in range(2):
         assert outcome(compiled, STATEMENTS[statement]) == expected
+
+
+def test_a_power_of_truth_values():
+    """PyTorch's fake tensors give it another dtype."""
+    result = treadle.compile(lambda a: a.pow(True) ^ True)(FLAGS)
+    assert result.tolist() == [False, True] and result.dtype == torch.bool
+
+
+def test_logical_operators_convert_scalars():
+    codes = torch.tensor([0, 1, 255], dtype=torch.uint8)
+    for scalar in (torch.tensor(256, dtype=torch.int16), torch.tensor(3, dtype=torch.int16)):
+        for function in (torch.logical_and, torch.logical_or, torch.logical_xor):
+            f = lambda a, b, function=function: function(a, b) | False  # noqa: E731
+            assert torch.equal(treadle.compile(f)(codes, scalar), f(codes, scalar))

@@ -1,4 +1,4 @@
-"""Calls that eager refuses for the dtypes of their arguments; each expression ends in eager as `why_not_dtypes` says."""
+"""Calls that eager refuses for the dtypes of their arguments; each expression ends in eager as `ask_kernel` says."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import operator
 import pytest
 import torch
 
-from treadle_shapes.torch import fake_like, fake_mode, why_not_dtypes
+from treadle_shapes.torch import ask_kernel, fake_like, fake_mode
 
 FLAGS = torch.tensor([True, False])
 COUNTS = torch.tensor([3, 4])
@@ -35,6 +35,8 @@ REFUSED = [
     ("median", FLAGS),
     (torch.dot, FLAGS, FLAGS),
     (F.smooth_l1_loss, COUNTS, COUNTS),
+    ("pow", HALVES, 1e30),
+    (torch.fmod, COUNTS.int(), 2**40),
 ]
 ACCEPTED = [
     (operator.sub, COUNTS, 1),
@@ -58,7 +60,8 @@ def refusal(target, args):
     mode = fake_mode()
     fakes = [fake_like(mode, arg) if isinstance(arg, torch.Tensor) else arg for arg in args]
     with mode:
-        return why_not_dtypes(target, fakes, {})
+        answer = ask_kernel(target, fakes, {})
+    return None if answer is None else answer.refusal
 
 
 @pytest.mark.parametrize(("target", "args"), [(target, args) for target, *args in REFUSED])
@@ -75,12 +78,19 @@ def test_not_refused(target, args):
     assert refusal(target, args) is None
 
 
+def test_the_dtype_of_the_result():
+    """PyTorch's fake tensors say int64."""
+    with fake_mode() as mode:
+        answer = ask_kernel("pow", [fake_like(mode, FLAGS), True], {})
+    assert answer is not None and answer.dtype == torch.bool == FLAGS.pow(True).dtype
+
+
 def test_the_kernel_is_asked_once_for_all_numbers(monkeypatch):
     import treadle_shapes.torch.refused_dtypes as module
 
     asked = []
     monkeypatch.setattr(module, "_answers", {})
-    monkeypatch.setattr(module, "_complaint", lambda *args: asked.append(args))
+    monkeypatch.setattr(module, "_answer", lambda *args: asked.append(args) or module.KernelAnswer(None, None))
     for number in (2, 3, 4):
         refusal(operator.add, (NUMBERS, number))
     refusal(operator.add, (NUMBERS, 2.5))

@@ -475,3 +475,12 @@ def test_imports_of_torch_compile_change_nothing(monkeypatch):
     monkeypatch.setitem(vars(torch), "_dynamo", object())
     assert torch.equal(fast(torch.ones(2)), expected)
     assert len(said.graphs) == 1
+
+
+def test_a_replaced_print_that_prints(capsys):
+    fast, _ = compiled(lambda x: (print("text"), x + 1)[1])
+    fast(ones())
+    with replaced(builtins, "print", lambda *args, original=print, **kwargs: original("marked", *args, **kwargs)):
+        fast(ones())
+    fast(ones())
+    assert capsys.readouterr().out == "text\nmarked text\ntext\n"

@@ -318,8 +318,11 @@ for _name in ("eq", "ne", "lt", "le", "gt", "ge"):
 
 
 def _logical_binary(lw: Lowering, op: str, a: Any, b: Any) -> TensorExpr:
-    def fn(o: LoopBuilder, x: int, y: int) -> int:
-        return o.op(op, o.cast(x, torch.bool), o.cast(y, torch.bool))
+    """A scalar tensor of a wider dtype is converted first: 256 beside bytes is false."""
+    common = _common_dtype([a, b])
+
+    def fn(o: LoopBuilder, *values: int) -> int:
+        return o.op(op, *[o.cast(o.cast(v, compute_dtype(common)), torch.bool) for v in values])
 
     return lw.pointwise(fn, [a, b], torch.bool, shape=as_shape(lw.val.shape))
 

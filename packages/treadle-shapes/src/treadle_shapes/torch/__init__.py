@@ -38,7 +38,7 @@ from treadle_shapes.torch.operators import (
 from treadle_shapes.torch.ours import env_of, raw_expr
 from treadle_shapes.torch.preserved import preserved_operators
 from treadle_shapes.torch.random_replay import GENERATOR_STATE_BYTES, generator_state, replay_of, why_not_replay
-from treadle_shapes.torch.refused_dtypes import why_not_dtypes
+from treadle_shapes.torch.refused_dtypes import ask_kernel
 from treadle_shapes.torch.shape_env import (
     FakeShapeEnv,
     expr_of,
@@ -100,7 +100,7 @@ __all__ = [
     "GENERATOR_STATE_BYTES",
     "generator_state",
     "replay_of",
-    "why_not_dtypes",
+    "ask_kernel",
     "why_not_replay",
     "unwrapped",
     "fake_call_environment",

@@ -1,4 +1,4 @@
-"""Calls that eager refuses because of the dtypes of their arguments, where fake tensors accept them. Needs torch.
+"""Calls to which eager says something else than fake tensors, because of dtypes: it refuses them, or gives another dtype. Needs torch.
 
 flags - 1, torch.relu(flags), counts.mul_(1.5), halves & 1    # flags of bool, counts of int32: eager raises, a fake kernel gives a result
 
@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -38,7 +38,21 @@ _NUMBERS: dict[Any, Any] = {
 _KEPT = (type(None), str, torch.dtype, torch.memory_format)
 _REFUSES = (RuntimeError, TypeError, ValueError, IndexError)  # NotImplementedError is a RuntimeError
 
-_answers: dict[Any, str | None] = {}
+_MOST_ANSWERS = 10_000
+# Numbers beyond these are asked about as they are: not every dtype holds them.
+_SMALL = range(-128, 128)
+
+
+class KernelAnswer(NamedTuple):
+    """What eager says to a call on tensors of one element."""
+
+    #: why it refuses the dtypes, None where it does not
+    refusal: str | None
+    #: the dtype of the result, None where that is no tensor
+    dtype: torch.dtype | None
+
+
+_answers: dict[Any, KernelAnswer] = {}
 
 
 class _Unknown(Exception):
@@ -57,8 +71,8 @@ class _Number(tuple[Any, ...]):
     __slots__ = ()
 
 
-def why_not_dtypes(target: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str | None:
-    """Why eager refuses to call `target` (a function, or a method's name) on tensors of these dtypes, or None."""
+def ask_kernel(target: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> KernelAnswer | None:
+    """What eager's kernel says to `target` (a function, or a method's name) on tensors of these dtypes. None where it is not asked."""
     record = operator(target)
     if record is None or record.kind not in _KINDS or kwargs.get("out") is not None:
         return None
@@ -71,10 +85,14 @@ def why_not_dtypes(target: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) 
         return None
     if not dtypes or (not is_pointwise and dtypes <= _COMPLETE):
         return None
-    key = target, parts, named, torch.is_autocast_enabled("cpu") and torch.get_autocast_dtype("cpu")
-    if key not in _answers:
-        _answers[key] = _ask(target, parts, dict(named))
-    return _answers[key]
+    settings = torch.get_default_dtype(), torch.is_autocast_enabled("cpu") and torch.get_autocast_dtype("cpu")
+    key = target, parts, named, settings
+    found = _answers.get(key)
+    if found is None:
+        if len(_answers) >= _MOST_ANSWERS:
+            _answers.clear()
+        found = _answers[key] = _ask(target, parts, dict(named))
+    return found
 
 
 def _part(value: Any, is_pointwise: bool, dtypes: set[torch.dtype]) -> Any:
@@ -88,7 +106,8 @@ def _part(value: Any, is_pointwise: bool, dtypes: set[torch.dtype]) -> Any:
     kind = type(value)
     if kind in _NUMBERS:
         is_position = kind in (int, bool) and not is_pointwise  # a dimension
-        return _Number((kind, value if is_position else _NUMBERS[kind]))
+        is_large = (kind is int and value not in _SMALL) or (kind is float and not -128 <= value <= 127)
+        return _Number((kind, value if is_position or is_large else _NUMBERS[kind]))
     if kind in _KEPT:
         return value
     if kind in (tuple, list, torch.Size):
@@ -96,21 +115,21 @@ def _part(value: Any, is_pointwise: bool, dtypes: set[torch.dtype]) -> Any:
     raise _Unknown
 
 
-def _ask(target: Any, parts: tuple[Any, ...], named: dict[str, Any]) -> str | None:
-    complaint = _complaint(target, parts, named)
-    if complaint is None or all(_complaint(target, parts, named, *other) is not None for other in _OTHERS):
-        return None
-    return complaint
+def _ask(target: Any, parts: tuple[Any, ...], named: dict[str, Any]) -> KernelAnswer:
+    answer = _answer(target, parts, named)
+    if answer.refusal is None or all(_answer(target, parts, named, *other).refusal is not None for other in _OTHERS):
+        return KernelAnswer(None, answer.dtype)
+    return answer
 
 
-def _complaint(
+def _answer(
     target: Any,
     parts: tuple[Any, ...],
     named: dict[str, Any],
     dtype: torch.dtype | None = None,
     has_flags: bool = True,
-) -> str | None:
-    """What the call raises on tensors of one element, of `dtype` where that is given."""
+) -> KernelAnswer:
+    """What the call says on tensors of one element, of `dtype` where that is given."""
     with torch._C._DisableTorchDispatch(), torch._C.DisableTorchFunction(), torch.no_grad(), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
@@ -119,10 +138,10 @@ def _complaint(
             function: Callable[..., Any] = target
             if isinstance(target, str):
                 function, args = getattr(args[0], target), args[1:]
-            function(*args, **kwargs)
+            result = function(*args, **kwargs)
         except _REFUSES as error:
-            return f"{type(error).__name__}: {error}"
-    return None
+            return KernelAnswer(f"{type(error).__name__}: {error}", None)
+    return KernelAnswer(None, result.dtype if isinstance(result, torch.Tensor) else None)
 
 
 def _stand_in(part: Any, dtype: torch.dtype | None, has_flags: bool) -> Any:
@@ -133,4 +152,4 @@ def _stand_in(part: Any, dtype: torch.dtype | None, has_flags: bool) -> Any:
     return tuple([_stand_in(item, dtype, has_flags) for item in part]) if isinstance(part, tuple) else part
 
 
-__all__ = ["why_not_dtypes"]
+__all__ = ["KernelAnswer", "ask_kernel"]

@@ -443,7 +443,8 @@ def _may_differ(op: str, arg: Any) -> bool:
 
 
 def _is_read_as_data(name: str, found: Any) -> bool:
-    plain = not class_may_change(type(found)) and not is_descriptor(found)
+    """Whether whoever reads it guards its value. None is no data: it may say that there is no method."""
+    plain = found is not None and not class_may_change(type(found)) and not is_descriptor(found)
     return plain and not (name.startswith("__") and name.endswith("__"))
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from treadle_tracer.by_identity import IdentityDict, unique
-from treadle_tracer.class_facts import own_dict
+from treadle_tracer.class_facts import is_subtype, own_dict
 from treadle_tracer.errors import Unsupported
 from treadle_tracer.source import ConstSource, GlobalsSource, OwnDictSource
 from treadle_tracer.values.base import ConcreteValue
@@ -112,6 +112,24 @@ def _guard_own_dicts(tx: TraceContext, changed: list[Value], outside: list[Value
                 raise Unsupported("aliased-dict", f"{mapping.source.text} is {source.text}")
     _guard_apart(tx, [m for m in dicts if id(m) in written], owned)
     _guard_apart(tx, dicts, [pair for pair in owned if id(pair[0]) in written])
+    _guard_shared_dicts(tx, written, [(v, s) for v, s in owned if not is_subtype(v.python_type(), torch.nn.Module)])
+
+
+def _guard_shared_dicts(tx: TraceContext, written: set[int], owned: list[tuple[Value, Source]]) -> None:
+    """Several objects may have one `__dict__` (`self.__dict__ = cls.shared`). One of these objects is changed."""
+    if not any(id(value) in written for value, _ in owned):
+        return
+    by_dict: dict[int, list[tuple[Value, Source]]] = {}
+    for value, source in owned:
+        by_dict.setdefault(id(own_dict(value.obj)), []).append((value, source))  # type: ignore[attr-defined]
+    for sharing in by_dict.values():
+        if len(sharing) > 1 and any(id(value) in written for value, _ in sharing):
+            raise Unsupported("aliased-dict", " is ".join(source.text for _, source in sharing))
+    changed = [source for value, source in owned if id(value) in written]
+    _guard_all_apart(tx, [sharing[0][1] for sharing in by_dict.values()])
+    for sharing in by_dict.values():
+        for _, source in sharing[1:]:
+            _guard_all_apart(tx, [source, *changed])
 
 
 def _guard_apart(tx: TraceContext, dicts: list[Value], owned: list[tuple[Value, Source]]) -> None:

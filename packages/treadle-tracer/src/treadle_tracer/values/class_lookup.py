@@ -184,9 +184,14 @@ def instance_may_change_class(cls: type) -> bool:
 
 
 def is_data_descriptor(tx: LooksUp, raw: Any) -> bool:
-    """Whether a raw class attribute goes before the instance dict."""
+    """Whether a raw class attribute takes what is stored under its name, in place of the instance dict."""
     cls = type(raw)
     return lookup(tx, cls, "__set__") is not MISSING or lookup(tx, cls, "__delete__") is not MISSING
+
+
+def goes_before_instance(tx: LooksUp, raw: Any) -> bool:
+    """Whether a raw class attribute is read, in place of the instance dict."""
+    return is_data_descriptor(tx, raw) and lookup(tx, type(raw), "__get__") is not MISSING
 
 
 def is_descriptor(raw: Any) -> bool:

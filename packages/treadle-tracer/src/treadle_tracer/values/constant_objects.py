@@ -17,8 +17,8 @@ from treadle_tracer.values.class_lookup import (
     MISSING,
     class_may_change,
     find_in_mro,
+    goes_before_instance,
     instance_dict_source,
-    is_data_descriptor,
     lookup,
 )
 from treadle_tracer.values.constants import is_trusted_function
@@ -50,7 +50,7 @@ class ConstantObject(Constant):
         if isinstance(getter, types.FunctionType):
             return tx.inline(tx.wrap_known(getter), [self, Constant(name)], {})
         raw = lookup(tx, cls, name)
-        if raw is not MISSING and is_data_descriptor(tx, raw):
+        if raw is not MISSING and goes_before_instance(tx, raw):
             return self._bound(tx, raw, name)
         attributes = own_dict(self.obj)
         if attributes is not None:

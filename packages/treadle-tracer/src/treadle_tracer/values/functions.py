@@ -22,7 +22,7 @@ from treadle_tracer.values.cells import CellValue, wrap_cell
 from treadle_tracer.values.class_lookup import (
     MISSING,
     find_in_mro,
-    is_data_descriptor,
+    goes_before_instance,
     is_descriptor,
     lookup,
     lookup_with_owner,
@@ -393,7 +393,7 @@ class ClassValue(ConcreteValue):
             tx.guards.add(DictItemSource(ConstSource(members), name), "is", members[name])
             return tx.from_constant(members[name])
         meta_raw, meta_owner = lookup_with_owner(tx, meta, name)
-        if meta_owner is not None and is_data_descriptor(tx, meta_raw):
+        if meta_owner is not None and goes_before_instance(tx, meta_raw):
             return self.meta_attr(tx, meta_raw, meta_owner, name)
         raw, owner = lookup_with_owner(tx, cls, name)
         if owner is not None:

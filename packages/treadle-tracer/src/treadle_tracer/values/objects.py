@@ -26,8 +26,8 @@ from treadle_tracer.values.base import NONE, TRUE, Constant, Method, boolean
 from treadle_tracer.values.class_lookup import (
     MISSING,
     class_may_change,
+    goes_before_instance,
     instance_dict_source,
-    is_data_descriptor,
     lookup,
     lookup_owner,
     lookup_with_owner,
@@ -148,7 +148,7 @@ class ObjectValue(Value):
         raw = lookup(tx, self.cls, name)
         if name == "__class__" and raw is _CLASS_OF_INSTANCE:
             return tx.wrap(self.cls, ConstSource(self.cls))
-        if raw is not MISSING and is_data_descriptor(tx, raw):
+        if raw is not MISSING and goes_before_instance(tx, raw):
             return self.bind_raw(tx, raw, name)
         own = self.own_attr(tx, name)
         if own is not None:
@@ -178,9 +178,10 @@ class ObjectValue(Value):
             tx.guards.add(OwnDictSource(self.source), "lacks_key", name)
         return None
 
-    def bind_raw(self, tx: TraceContext, raw: Any, name: str) -> Value:
+    def bind_raw(self, tx: TraceContext, raw: Any, name: str, found_in: type | None = None) -> Value:
+        """`raw.__get__(self, type(self))`; `found_in`: see `bind`."""
         if not isinstance(raw, _SLOT_DESCRIPTORS):
-            return tx.bind(self, raw, name)
+            return tx.bind(self, raw, name, found_in)
         return self.slot_attr(tx, raw, name)
 
     def slot_attr(self, tx: TraceContext, raw: Any, name: str) -> Value:
@@ -398,14 +399,17 @@ def _owner_of(tx: TraceContext, cls: type, name: str) -> type:
     return cls if owner is None else owner
 
 
-def bind(tx: TraceContext, owner: Value, raw: Any, name: str) -> Value:
-    """`raw.__get__(owner, type(owner))` for a raw attribute of the owner's type."""
+def bind(tx: TraceContext, owner: Value, raw: Any, name: str, found_in: type | None = None) -> Value:
+    """`raw.__get__(owner, type(owner))` for a raw attribute of the owner's type.
+
+    found_in: the class that has it, if that is not the first one in the MRO that has the name.
+    """
     binder = _BINDERS.get(type(raw))
     if binder is not None:
         return binder(tx, owner, raw, name)
     getter = lookup(tx, type(raw), "__get__")
     if getter is MISSING:
-        return tx.class_attribute(raw, _owner_of(tx, owner.python_type(), name), name)
+        return tx.class_attribute(raw, found_in or _owner_of(tx, owner.python_type(), name), name)
     if getter is PROPERTY["__get__"]:  # of a subclass that leaves it as it is
         return _bind_property(tx, owner, raw, name)
     if isinstance(getter, types.FunctionType):
@@ -521,12 +525,12 @@ class SuperValue(Value):
         if owner is None:
             return tx.raise_exception(AttributeError, f"'super' object has no attribute {name!r}")
         if not is_subtype(self.instance.python_type(), self.cls):
-            return self.class_attr(tx, raw, name)
+            return self.class_attr(tx, raw, owner, name)
         if isinstance(self.instance, ObjectValue):
-            return self.instance.bind_raw(tx, raw, name)
-        return bind(tx, self.instance, raw, name)
+            return self.instance.bind_raw(tx, raw, name, owner)
+        return bind(tx, self.instance, raw, name, owner)
 
-    def class_attr(self, tx: TraceContext, raw: Any, name: str) -> Value:
+    def class_attr(self, tx: TraceContext, raw: Any, owner: type, name: str) -> Value:
         """In a class method: functions stay plain, class methods are bound to the class."""
         if isinstance(raw, classmethod):
             return BoundMethod(tx.wrap_known(raw.__func__), self.instance)
@@ -534,6 +538,11 @@ class SuperValue(Value):
             return tx.wrap_known(raw.__func__)
         if isinstance(raw, types.ClassMethodDescriptorType):
             return Method(self.instance, name, raw)
+        getter = lookup(tx, type(raw), "__get__")
+        if getter is MISSING:
+            return tx.class_attribute(raw, owner, name)
+        if isinstance(getter, types.FunctionType):
+            return tx.inline(tx.wrap_known(getter), [tx.wrap_known(raw), NONE, self.instance], {})
         return tx.wrap_known(raw)
 
     def set_attr(self, tx: TraceContext, name: str, value: Value) -> None:

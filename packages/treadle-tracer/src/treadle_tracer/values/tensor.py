@@ -276,7 +276,10 @@ def _bind(self: TensorValue, tx: TraceContext, raw: Any, name: str) -> Value:
 def _metadata(self: TensorValue, tx: TraceContext, name: str) -> Value:
     if name == "is_leaf":
         return Constant(is_leaf(tx, self))
-    return Constant(getattr(self.fake, name))
+    try:
+        return Constant(getattr(self.fake, name))
+    except AttributeError:  # `names`, which some releases do not have
+        raise Unsupported("tensor-attribute", f".{name}") from None
 
 
 def _shape(self: TensorValue, tx: TraceContext, name: str) -> Value:

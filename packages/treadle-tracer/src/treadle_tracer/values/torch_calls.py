@@ -21,7 +21,7 @@ from torch._subclasses.fake_tensor import (
 )
 
 from treadle_shapes import ShapesError, UnbackedError
-from treadle_shapes.torch import Kind, is_transforming, run_for_metadata, unwrapped, why_not_dtypes
+from treadle_shapes.torch import Kind, ask_kernel, is_transforming, run_for_metadata, unwrapped
 from treadle_shapes.torch import operator as operator_record
 from treadle_tracer.by_identity import is_one_of
 from treadle_tracer.errors import Unsupported
@@ -359,12 +359,17 @@ _FUNCTIONS = (types.FunctionType, types.BuiltinFunctionType)
 
 def run_fake(tx: TraceContext, op: str, target: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
     """Make the call on fake tensors. Where that raises, the real call raises too, or nobody knows: the graph breaks."""
-    refused = None if is_transforming() else why_not_dtypes(target, args, kwargs)
-    if refused is not None:
-        raise Unsupported("torch-call-raises", f"{_name(target)}: {refused}")
+    answer = None if is_transforming() else ask_kernel(target, args, kwargs)
+    if answer is not None and answer.refusal is not None:
+        raise Unsupported("torch-call-raises", f"{_name(target)}: {answer.refusal}")
     if tx.symbols.unbacked.allowed or is_transforming() or not _is_cacheable(target):
-        return _run_fake(tx, op, target, args, kwargs)
-    return tx.fake_calls.call(target, lambda: _run_fake(tx, op, target, args, kwargs), args, kwargs)
+        result = _run_fake(tx, op, target, args, kwargs)
+    else:
+        result = tx.fake_calls.call(target, lambda: _run_fake(tx, op, target, args, kwargs), args, kwargs)
+    if answer is not None and answer.dtype is not None and isinstance(result, torch.Tensor):
+        if result.dtype != answer.dtype:
+            raise Unsupported("no-fake-kernel", f"{_name(target)}: its dtype would be {result.dtype}")
+    return result
 
 
 def _is_cacheable(target: Any) -> bool:

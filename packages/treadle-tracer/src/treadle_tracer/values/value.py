@@ -462,8 +462,8 @@ class TraceContext(LooksUp, Protocol):
         """Evaluate code whose variables stand in a namespace: the body of a class, the text of an `exec` or `eval`."""
         ...
 
-    def bind(self, owner: Value, raw: Any, name: str) -> Value:
-        """`raw.__get__(owner, type(owner))` for a raw attribute of the owner's type."""
+    def bind(self, owner: Value, raw: Any, name: str, found_in: type | None = None) -> Value:
+        """`raw.__get__(owner, type(owner))` for a raw attribute of the owner's type; `found_in`: see `values.objects.bind`."""
         ...
 
     def class_attribute(self, raw: Any, owner: type, name: str) -> Value:

@@ -24,6 +24,9 @@ from treadle_tracer.values.value import Value
 if TYPE_CHECKING:
     from treadle_tracer.values.value import TraceContext
 
+# At run time the program may have put functions of its own in their places, which call them.
+_PRINT, _WARN = print, warnings.warn_explicit
+
 # ---- print
 
 
@@ -53,7 +56,7 @@ class _Printer:
         self.options = options
 
     def __call__(self, stream: Any, *texts: str) -> None:
-        print(*texts, file=stream, **self.options)
+        _PRINT(*texts, file=stream, **self.options)
 
 
 # ---- warnings
@@ -102,7 +105,7 @@ class _WarningPlace:
         """Run-time helper."""
         registry = self.globals.setdefault("__warningregistry__", {})
         # Without the globals, as `warnings.warn` does it: with them the loader is asked for the source, and there may be none.
-        warnings.warn_explicit(text, self.category, self.file, self.line, self.module, registry)
+        _WARN(text, self.category, self.file, self.line, self.module, registry)
 
 
 class _IsNoError:
