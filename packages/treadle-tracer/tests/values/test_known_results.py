@@ -55,6 +55,26 @@ def test_written_elements_are_not_known():
         assert torch.equal(fast(x), f(x))
 
 
+@pytest.mark.parametrize(
+    "conversion", ("float()", "double()", "half()", "to(torch.float32)", "int()", "long()", "bool()", "short()")
+)
+def test_converted_elements_are_known(conversion):
+    """As the samplers of EDM do, which decide on their noise levels."""
+    scope = {"torch": torch}
+    exec(
+        "def f(x):\n"
+        f"    steps = torch.cat([torch.arange(4, dtype=torch.float64) * 1.5, torch.zeros(1)]).{conversion}\n"
+        "    for now, then in zip(steps[:-1], steps[1:]):\n"
+        "        x = x + now if 1 <= now <= 3 else x * then\n"
+        "    return x",
+        scope,
+    )
+    fast, said = compiled(scope["f"], fullgraph=True)
+    for _ in range(2):
+        assert torch.equal(fast(torch.ones(2)), scope["f"](torch.ones(2)))
+    assert len(said.graphs) == 1
+
+
 def test_errors_are_the_programs():
     def f(x):
         try:

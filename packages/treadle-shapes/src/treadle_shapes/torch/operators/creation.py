@@ -104,10 +104,16 @@ for _name, _dtype in {"float": torch.float32, "long": torch.int64, "bool": torch
     family(
         _name,
         kind=Kind.POINTWISE,
+        is_pure=True,  # there is no schema to tell
         may_return_argument=True,
         shape_functions={_name: shape_functions.to_dtype(_dtype)},
     )
-families("double half bfloat16 int type_as", kind=Kind.POINTWISE, may_return_argument=True)
-families("char byte short cdouble cfloat chalf", kind=Kind.POINTWISE, may_return_argument=True)
+families("type_as", kind=Kind.POINTWISE, may_return_argument=True)
+families(
+    "double half bfloat16 int char byte short cdouble cfloat chalf",
+    kind=Kind.POINTWISE,
+    is_pure=True,
+    may_return_argument=True,
+)
 families("cpu cuda", kind=Kind.COPY, may_return_argument=True)
 families("resolve_conj resolve_neg", kind=Kind.COPY, may_return_argument=True)
