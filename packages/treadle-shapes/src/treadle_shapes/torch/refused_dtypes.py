@@ -36,7 +36,7 @@ _NUMBERS: dict[Any, Any] = {
     torch.SymFloat: 1.5,
 }
 _KEPT = (type(None), str, torch.dtype, torch.memory_format)
-_REFUSES = (RuntimeError, TypeError, ValueError, IndexError)  # NotImplementedError is a RuntimeError
+_REFUSES = (RuntimeError, TypeError, ValueError, IndexError, OverflowError)  # NotImplementedError is a RuntimeError
 
 _MOST_ANSWERS = 10_000
 # Numbers beyond these are asked about as they are: not every dtype holds them.
