@@ -65,3 +65,17 @@ def test_computed_sizes_of_one(derived, combined, dynamic):
         copies = [t.clone() for t in given]
         _assert_same(_outcome(compiled, *given), _outcome(program, *copies))
         _assert_same(tuple(given), tuple(copies))
+
+
+@pytest.mark.parametrize("dynamic", [None, True])
+def test_a_view_that_is_not_possible(dynamic):
+    """Fake tensors leave sizes of 1 out when they compare strides, and take such a view for possible."""
+    full = torch.arange(40.0).view(4, 2, 5)
+    for x in (full[:2, :1], full[:3, :1], torch.ones(1, 1, 5).expand(2, 1, 5), full[:2].transpose(0, 2)[:, :1]):
+        compiled = treadle.compile(lambda x: x.view(-1) + 1, dynamic=dynamic)
+        for _ in range(2):
+            with pytest.raises(RuntimeError, match="view size is not compatible"):
+                compiled(x)
+        reshaped = treadle.compile(lambda x: (x.reshape(-1) + 1, x.flatten(), x.contiguous().view(-1)), dynamic=dynamic)
+        for have, want in zip(reshaped(x), (x.reshape(-1) + 1, x.flatten(), x.reshape(-1)), strict=True):
+            assert torch.equal(have, want)

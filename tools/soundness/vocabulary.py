@@ -64,6 +64,8 @@ TENSORS = (
     "torch.ones(N, 3, dtype=torch.float64)",
     "torch.ones(N, 3, dtype=torch.int64)",
     "torch.ones(N, 3, dtype=torch.bool)",
+    "torch.full((N, 3), 300.0, dtype=torch.float16)",
+    "torch.full((N, 3), 7, dtype=torch.uint8)",
     "torch.ones(0, 3)",
     "torch.ones(N, 1, 3)",
 )
@@ -75,6 +77,8 @@ MEMBERS = (
     "def get(self): return self.{a}",
     "def get(self): return ({v}, getattr(self, '{a}', {w}))",
     "@property\n    def {a}(self): return {v}",
+    "def get(self): return super().{a}",
+    "@classmethod\n    def name(cls): return super().{a}",
     "@staticmethod\n    def make(): return {v}",
     "@classmethod\n    def name(cls): return cls.__name__, getattr(cls, '{a}', {w})",
     "def __len__(self): return {n}",
@@ -336,6 +340,15 @@ READS = (
 )
 
 TENSOR_LINES = (
+    "x = x - {v}",
+    "x = {n} - x",
+    "x *= 1.5",
+    "x & 1",
+    "x = torch.relu(x)",
+    "out.append(torch.isinf(x * x).tolist())",
+    "out.append((x * 0.3 == (x * 0.3).max()).tolist())",
+    "out.append((x == bool(x.sum() > {i})).tolist())",
+    "out.append(torch.logical_xor(x, torch.tensor(256)).tolist())",
     "x = x * {n}",
     "x = x + ({G} if isinstance({G}, (int, float)) else 1)",
     "x = torch.relu(x - 0.5)",

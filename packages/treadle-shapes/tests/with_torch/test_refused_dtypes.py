@@ -23,6 +23,8 @@ REFUSED = [
     (operator.imul, COUNTS, 1.5),
     ("mul_", COUNTS, 1.5),
     ("add_", COUNTS, NUMBERS),
+    ("abs_", FLAGS),
+    ("gcd_", NUMBERS, NUMBERS),
     (torch.relu, FLAGS),
     ("floor", FLAGS),
     (torch.abs, FLAGS),

@@ -4,6 +4,7 @@
 
 - view strides (torch 2.11 to 2.13): `torch.empty_strided((1, 1, 2, 4), (8, 4, 4, 1)).view(1, 1, 8)` has strides (8, 8, 1) in eager and
   (8, 4, 1) as a fake. Both address every element correctly, but operators that choose a layout by the strides choose another.
+  And `torch.ones(2, 2, 5)[:, :1].view(-1)` raises in eager only: fake tensors leave sizes of 1 out and compare too few strides.
 - fused encoder layer: torch 2.11 and 2.12 have no fake kernel for the layer that `nn.TransformerEncoderLayer` calls in eval mode. That of
   2.13 keeps the strides of its input; eager's result is always contiguous (aten/src/ATen/native/transformers/transformer.cpp).
 - layouts of convolutions: PyTorch's fake kernel skips the step that decides the layout when symbolic sizes have no hint (see
@@ -143,6 +144,10 @@ def _view(mode: Any, func: Any, x: torch.Tensor, *shape: Any, **options: Any) ->
     if not _is_static(x) or not _is_static(result) or all(n > 1 for n in (*x.shape, *result.shape)):
         return result
     strides = view_strides(x.shape, x.stride(), result.shape)
+    if strides is None and x.dim() and 0 not in x.shape:
+        raise RuntimeError(
+            f"a view of sizes {tuple(x.shape)} and strides {x.stride()} with sizes {tuple(result.shape)} is not possible"
+        )
     if strides is None or strides == list(result.stride()):
         return result
     return torch.as_strided(result, tuple(result.shape), strides, result.storage_offset())

@@ -36,7 +36,7 @@ _NUMBERS: dict[Any, Any] = {
     torch.SymFloat: 1.5,
 }
 _KEPT = (type(None), str, torch.dtype, torch.memory_format)
-_REFUSES = (RuntimeError, TypeError, ValueError, IndexError)  # NotImplementedError is a RuntimeError
+_REFUSES = (RuntimeError, TypeError, ValueError, IndexError, OverflowError)  # NotImplementedError is a RuntimeError
 
 _MOST_ANSWERS = 10_000
 # Numbers beyond these are asked about as they are: not every dtype holds them.
@@ -73,7 +73,8 @@ class _Number(tuple[Any, ...]):
 
 def ask_kernel(target: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> KernelAnswer | None:
     """What eager's kernel says to `target` (a function, or a method's name) on tensors of these dtypes. None where it is not asked."""
-    record = operator(target)
+    is_in_place = isinstance(target, str) and target.endswith("_") and not target.endswith("__")
+    record = operator(target[:-1] if is_in_place else target)
     if record is None or record.kind not in _KINDS or kwargs.get("out") is not None:
         return None
     is_pointwise = record.kind is Kind.POINTWISE

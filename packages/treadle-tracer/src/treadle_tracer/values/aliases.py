@@ -112,7 +112,12 @@ def _guard_own_dicts(tx: TraceContext, changed: list[Value], outside: list[Value
                 raise Unsupported("aliased-dict", f"{mapping.source.text} is {source.text}")
     _guard_apart(tx, [m for m in dicts if id(m) in written], owned)
     _guard_apart(tx, dicts, [pair for pair in owned if id(pair[0]) in written])
-    _guard_shared_dicts(tx, written, [(v, s) for v, s in owned if not is_subtype(v.python_type(), torch.nn.Module)])
+    _guard_shared_dicts(tx, written, [pair for pair in owned if not _has_own_dict_alone(pair[0])])
+
+
+def _has_own_dict_alone(value: Value) -> bool:
+    """Whether nobody gives the object the `__dict__` of another: a module or tensor."""
+    return any(is_subtype(value.python_type(), cls) for cls in (torch.nn.Module, torch.Tensor))
 
 
 def _guard_shared_dicts(tx: TraceContext, written: set[int], owned: list[tuple[Value, Source]]) -> None:

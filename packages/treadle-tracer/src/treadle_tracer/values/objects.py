@@ -539,7 +539,7 @@ class SuperValue(Value):
         if isinstance(raw, types.ClassMethodDescriptorType):
             return Method(self.instance, name, raw)
         getter = lookup(tx, type(raw), "__get__")
-        if getter is MISSING:
+        if getter is MISSING and class_may_change(owner):
             return tx.class_attribute(raw, owner, name)
         if isinstance(getter, types.FunctionType):
             return tx.inline(tx.wrap_known(getter), [tx.wrap_known(raw), NONE, self.instance], {})
