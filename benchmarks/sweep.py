@@ -135,6 +135,9 @@ def measure(library: str, name: str, training: bool) -> dict[str, Any]:
         model, given = BUILDERS[library](name)
         if training:
             model.train()
+            if library == "timm":
+                # Batch norms want more than one image. PyTorch's derivative for one is wrong where the gradient is a transposed view.
+                given = {"x": torch.randn(2, *given["x"].shape[1:])}
         expected = run(model, model, given)
     except Exception as error:
         return {**row, "outcome": "not built", "why": _without_paths(f"{type(error).__name__}: {error}")[:200]}
@@ -233,7 +236,7 @@ def _are_close(expected: Sequence[Any], found: Sequence[Any]) -> bool:
 def _as_exact_as(
     expected: Sequence[Any], found: Sequence[Any], run: Callable[..., list[Any]], model: Any, given: dict[str, Any]
 ) -> bool:
-    """Whether nine in ten results are at most four times as far from those in float64 as eager's, and no other by a hundredth of its
+    """Whether nine in ten results are at most four times as far from those in float64 as eager's, and no other by a tenth of its
     largest element.
 
     Batch norms of few elements amplify rounding errors, samples at the border of an image jump, and an element within rounding of 0 gets
@@ -244,12 +247,12 @@ def _as_exact_as(
     if not len(expected) == len(found) == len(exact):
         return False
     errors = [
-        (_distance(mine, best), _distance(theirs, best), _scale(best))
+        (_distance(mine, best), _distance(theirs, best), _largest(best))
         for mine, theirs, best in zip(found, expected, exact, strict=True)
     ]
-    exceptions = [1 for mine, theirs, scale in errors if mine > 4 * theirs + 1e-6 * scale]
+    exceptions = [1 for mine, theirs, scale in errors if mine > 4 * theirs + 1e-6 * max(scale, 1.0)]
     return 10 * len(exceptions) <= len(errors) and all(
-        mine <= max(4 * theirs, 1e-5 * scale, 0.01 * (scale if scale > 1 else 1e-3)) for mine, theirs, scale in errors
+        mine <= max(4 * theirs, 1e-5, 0.1 * scale) for mine, theirs, scale in errors
     )
 
 
@@ -273,8 +276,12 @@ def _is_float(value: Any) -> bool:
 
 def _scale(tensor: Any) -> float:
     """The largest magnitude in a tensor, at least 1: rounding errors grow with it."""
-    finite = tensor[tensor.isfinite()] if tensor.is_floating_point() else tensor[:0]
-    return max(1.0, float(finite.abs().max())) if finite.numel() else 1.0
+    return max(1.0, _largest(tensor))
+
+
+def _largest(tensor: Any) -> float:
+    finite = tensor[tensor.isfinite()] if tensor.is_floating_point() else tensor.flatten()[:0]
+    return float(finite.abs().max()) if finite.numel() else 0.0
 
 
 def _without_paths(text: str) -> str:
@@ -372,7 +379,8 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
 def main(arguments: Sequence[str]) -> int:
     options = parse(arguments)
     if options.one:
-        print(json.dumps(measure(*options.one, options.training)))
+        library, name = options.one
+        print(json.dumps(measure(library, name, options.training)))
         return 0
     import machine
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import importlib.util
 import sys
 import types
 from typing import TYPE_CHECKING, Any
+
+from torch.backends import ContextProp
 
 from treadle_tracer.errors import Unsupported
 from treadle_tracer.source import AttrSource, ConstSource, DictItemSource, ModuleAttrSource
@@ -26,6 +29,11 @@ def attribute_of_python_module(tx: TraceContext, module: types.ModuleType, name:
         module, name, MISSING
     )  # may import a submodule that the module loads on demand, as the program does
     on_class = lookup(tx, cls, name)
+    if isinstance(
+        on_class, ContextProp
+    ):  # `torch.backends.cudnn.enabled`: the trace may have set what the getter reads
+        with contextlib.suppress(Unsupported):
+            return tx.wrap_known(on_class.getter).call(tx, [], {})
     if on_class is not MISSING and not (cls is types.ModuleType and name in vars(module)):
         return _checked(tx, module, name, value, AttrSource(ConstSource(module), name))
     if name in vars(module):

@@ -59,3 +59,26 @@ def test_a_copied_partial_is_another():
         return x + 1, made is original, made(3)
 
     assert compiled(f)[0](torch.zeros(1))[1:] == f(torch.zeros(1))[1:]
+
+
+@pytest.mark.parametrize("kind", [set, frozenset])
+def test_sets(kind):
+    outside = kind(["mrope", "section"])
+
+    def f(x):
+        made, both = copy.deepcopy(outside), copy.deepcopy([outside, outside])
+        return x + 1, made, made is outside, type(made), both[0] is both[1], sorted(both[0])
+
+    assert compiled(f)[0](torch.zeros(1))[1:] == f(torch.zeros(1))[1:]
+
+
+def test_changed_copies_of_sets_leave_the_original():
+    outside = {1, 2}
+
+    def f(x):
+        made = copy.deepcopy(outside)
+        made.add(3)
+        return x + 1, made, outside
+
+    assert compiled(f)[0](torch.zeros(1))[1:] == ({1, 2, 3}, {1, 2})
+    assert outside == {1, 2}

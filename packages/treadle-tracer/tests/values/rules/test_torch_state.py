@@ -61,6 +61,13 @@ def a_dtype_across_a_break(x):
     return x.sum() + y
 
 
+def without_cudnn(x):
+    with torch.backends.cudnn.flags(enabled=False, deterministic=True):
+        y = torch.nn.functional.batch_norm(x.view(1, 2, -1), None, None, training=True)
+        inside = torch.backends.cudnn.enabled, torch.backends.cudnn.deterministic
+    return y + 1, inside, torch.backends.cudnn.enabled
+
+
 def an_exception_inside(x):
     with sdpa_kernel(SDPBackend.MATH):
         attend(x, x, x)
@@ -69,7 +76,8 @@ def an_exception_inside(x):
 
 def _state():
     names = ("flash", "math", "mem_efficient", "cudnn", "overrideable")
-    return torch.get_default_dtype(), [getattr(torch._C, f"_get_{name}_sdp_enabled")() for name in names]
+    cudnn = torch.backends.cudnn.enabled, torch.backends.cudnn.deterministic
+    return torch.get_default_dtype(), cudnn, [getattr(torch._C, f"_get_{name}_sdp_enabled")() for name in names]
 
 
 def _outcome(function, x):
@@ -84,7 +92,7 @@ def _outcome(function, x):
     return seen, state
 
 
-WHOLE = (one_kernel, some_kernels, kernels_as_values, another_dtype, a_dtype_that_stays, no_dtype_for_it)
+WHOLE = (without_cudnn, one_kernel, some_kernels, kernels_as_values, another_dtype, a_dtype_that_stays, no_dtype_for_it)
 
 
 @pytest.mark.parametrize(

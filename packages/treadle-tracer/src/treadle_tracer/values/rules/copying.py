@@ -141,6 +141,9 @@ def _deep(tx: TraceContext, value: Value, memo: dict[int, tuple[Value, Value]]) 
         for key, item in value.items(tx):
             made_dict.set_item(tx, _deep(tx, key, memo), _deep(tx, item, memo))
         return made_dict
+    if isinstance(value, SetValue) and value.cls in (set, frozenset):
+        memo[id(value)] = (value, SetValue.of(tx, [_deep(tx, item, memo) for item in value.unpack(tx)], value.cls))
+        return memo[id(value)][1]
     is_plain = isinstance(value, ObjectValue) and lookup(tx, value.cls, "__deepcopy__") is MISSING
     if isinstance(value, ObjectValue) and is_plain and not _answers(tx, value, "__deepcopy__"):
         made = _empty_copy(tx, value, "_deepcopy_dispatch")

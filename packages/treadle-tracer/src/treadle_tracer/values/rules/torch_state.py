@@ -65,7 +65,8 @@ _SWITCHES = [
         "_get_overrideable_sdp_enabled _get_cublas_allow_tf32 _get_cudnn_allow_tf32 _get_nnpack_enabled "
         "_get_deterministic_algorithms_warn_only _get_deterministic_fill_uninitialized_memory _get_warnAlways "
         "_get_float32_matmul_precision _get_default_device _is_default_mobile_cpu_allocator_set "
-        "_get_cublas_allow_fp16_reduced_precision_reduction _get_cublas_allow_bf16_reduced_precision_reduction",
+        "_get_cublas_allow_fp16_reduced_precision_reduction _get_cublas_allow_bf16_reduced_precision_reduction "
+        "_get_cudnn_depthwise_kernel _get_fp32_precision_getter",
     ),
     *members("torch._C", "_get_accelerator"),
     *members("torch.cuda", "is_initialized is_available device_count is_bf16_supported is_current_stream_capturing"),
@@ -139,13 +140,29 @@ def _switch(read: Callable[..., Any], function: Callable[..., Any] | None = None
 
 
 class StateSetter(NamedTuple):
-    """How to read what a setter of torch's thread-wide state sets: `read` takes the setter's first `keys` arguments."""
+    """How to read what a setter of torch's thread-wide state sets: `read` takes the setter's first `keys` arguments.
+
+    of_cuda: kernels on CUDA devices look at the state when the graph runs, and nothing else does.
+    """
 
     read: Callable[..., Any]
     keys: int = 0
+    of_cuda: bool = False
+
+
+def _setters_of_cuda() -> dict[Any, StateSetter]:
+    names = ("cudnn_enabled", "cudnn_benchmark", "cudnn_deterministic", "cudnn_allow_tf32", "cudnn_depthwise_kernel")
+    found = {
+        getattr(torch._C, f"_set_{name}"): StateSetter(getattr(torch._C, f"_get_{name}"), of_cuda=True)
+        for name in names
+        if hasattr(torch._C, f"_set_{name}")  # since torch 2.13: the last
+    }
+    found[torch._C._set_fp32_precision_setter] = StateSetter(torch._C._get_fp32_precision_getter, keys=2, of_cuda=True)
+    return found
 
 
 STATE_SETTERS: dict[Any, StateSetter] = {
+    **_setters_of_cuda(),
     torch._C._set_grad_enabled: StateSetter(torch.is_grad_enabled),
     torch.set_autocast_enabled: StateSetter(torch.is_autocast_enabled, keys=1),
     torch.set_autocast_dtype: StateSetter(torch.get_autocast_dtype, keys=1),
@@ -170,6 +187,8 @@ def set_state(tx: TraceContext, setter: Any, args: Args) -> Value:
         _rely_on_switch(tx, info.read, tuple(keys))
     if before == value:
         return NONE
+    if info.of_cuda and (torch.cuda.is_available() or (keys and keys[0] != "cuda")):
+        raise Unsupported("global-state", f"{setter.__name__} changes what kernels compute")
     try:
         tx.change_state(setter, tuple(keys), before, value)
     except TypeError as error:
