@@ -49,6 +49,7 @@ from treadle_tracer.values import (
     originals,
     outside_decisions,
     protocol,
+    tensor_methods,
     torch_calls,
     unbacked,
 )
@@ -219,9 +220,9 @@ class Tracer:
     from_constant = wrapping.from_constant
     code_constant = wrapping.code_constant
     run_in_graph = torch_calls.run_in_graph
-    tensor_method = torch_calls.tensor_method
-    tensor_item = torch_calls.get_item
-    store_tensor_item = torch_calls.set_item
+    tensor_method = tensor_methods.tensor_method
+    tensor_item = tensor_methods.get_item
+    store_tensor_item = tensor_methods.set_item
     numpy_call = array_functions.call_function
     array_attribute = array_methods.attribute
     array_method = array_methods.method

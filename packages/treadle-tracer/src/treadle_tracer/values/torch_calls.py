@@ -26,23 +26,20 @@ from treadle_shapes.torch import operator as operator_record
 from treadle_tracer.by_identity import is_one_of
 from treadle_tracer.errors import Unsupported
 from treadle_tracer.source import ConstSource
-from treadle_tracer.tables import by_name
-from treadle_tracer.values import assumptions, differentiation, floats, gradients, tensor_numbers, unbacked
-from treadle_tracer.values.arrays import ArrayValue, array_of
+from treadle_tracer.values import floats, gradients, tensor_numbers, unbacked
+from treadle_tracer.values.arrays import ArrayValue
 from treadle_tracer.values.base import NONE, ConcreteValue, Constant, LazyValue
 from treadle_tracer.values.call_effects import is_in_place
-from treadle_tracer.values.class_lookup import MISSING, lookup
 from treadle_tracer.values.constant_objects import MadeConstantObject
 from treadle_tracer.values.constants import is_numpy_scalar
 from treadle_tracer.values.known_results import known_result
 from treadle_tracer.values.mappings import DictValue, DictView
 from treadle_tracer.values.numpy_numbers import NumpyNumber
-from treadle_tracer.values.originals import is_original, original
 from treadle_tracer.values.refused_writes import why_not_run
 from treadle_tracer.values.sequences import ListValue, Sequence, SliceValue, TupleValue
-from treadle_tracer.values.tensor import SymbolicValue, TensorValue, shape_of
+from treadle_tracer.values.tensor import SymbolicValue, TensorValue
 from treadle_tracer.values.tensor_queries import answer_of_object, refuse_unguarded
-from treadle_tracer.values.tensor_subclasses import SubclassedTensor, as_subclass, call_override_of_method
+from treadle_tracer.values.tensor_subclasses import SubclassedTensor
 from treadle_tracer.values.value import NotConstant, Value
 
 if TYPE_CHECKING:
@@ -472,136 +469,3 @@ def _wrap_item(tx: TraceContext, item: Any, node: fx.Node, key: Any) -> Value:
         return known
     part = tx.graph.call("call_function", operator.getitem, (node, key), {}, item, node.meta["stack_trace"])
     return wrap_result(tx, item, part)
-
-
-# ---- items and methods of tensors
-
-
-def get_item(tx: TraceContext, owner: TensorValue, key: Value) -> Value:
-    """`owner[key]`"""
-    overridden = _overridden_by_argument(tx, owner, "__getitem__", [key], {})
-    if overridden is not None:
-        return overridden
-    key = tensor_numbers.with_known_scalars(tx, key)
-    found = tensor_numbers.get_item(tx, owner, key)
-    return found if found is not None else run_in_graph(tx, "call_function", operator.getitem, [owner, key], {})
-
-
-def set_item(tx: TraceContext, owner: TensorValue, key: Value, value: Value) -> None:
-    """`owner[key] = value`"""
-    if _overridden_by_argument(tx, owner, "__setitem__", [key, value], {}) is not None:
-        return
-    key = tensor_numbers.with_known_scalars(tx, key)
-    if not tensor_numbers.set_item(tx, owner, key, value):
-        run_in_graph(tx, "call_function", operator.setitem, [owner, key, value], {})
-
-
-def _overridden_by_argument(
-    tx: TraceContext, owner: TensorValue, name: str, args: list[Value], kwargs: dict[str, Value]
-) -> Value | None:
-    """What a method gives for an argument that overrides it (`x[mask]`, `x + y` with a tensor of a subclass); None where there is none."""
-    if not any(isinstance(arg, SubclassedTensor) for arg in (*args, *kwargs.values())):
-        return None
-    return call_override_of_method(tx, owner, name, args, kwargs)
-
-
-def tensor_method(
-    tx: TraceContext, owner: TensorValue, name: str, args: list[Value], kwargs: dict[str, Value]
-) -> Value:
-    """PyTorch's own method of this name, whatever the class has now."""
-    overridden = _overridden_by_argument(tx, owner, name, args, kwargs)
-    if overridden is not None:
-        return overridden
-    special = _TENSOR_METHODS.get(name)
-    if special is not None:
-        result = special(tx, owner, args, kwargs)
-        if result is not None:
-            return result
-    answer = None if args or kwargs else answer_of_object(tx, owner, name)
-    if answer is not None:
-        return Constant(answer)
-    raw = lookup(tx, torch.Tensor, name)
-    if raw is MISSING:
-        return owner.get_attr(tx, name).call(tx, args, kwargs)
-    if not is_original(torch.Tensor, name, raw):  # by its name the graph would call what has replaced it
-        return run_in_graph(tx, "call_function", original(name), [owner, *args], kwargs)
-    return run_in_graph(tx, "call_method", name, [owner, *args], kwargs)
-
-
-def _unsupported(code: str) -> Callable[..., Value]:
-    def run(tx: TraceContext, owner: TensorValue, args: list[Value], kwargs: dict[str, Value]) -> Value:
-        raise Unsupported(code, owner.describe())
-
-    return run
-
-
-def _size(tx: TraceContext, owner: TensorValue, args: list[Value], kwargs: dict[str, Value]) -> Value | None:
-    if not args and not kwargs:
-        return shape_of(tx, owner)
-    dim = args[0] if args else kwargs.get("dim", NONE)
-    if isinstance(dim, Constant) and isinstance(dim.obj, int) and -owner.fake.dim() <= dim.obj < owner.fake.dim():
-        return shape_of(tx, owner).items[dim.obj]
-    return None
-
-
-def _length(tx: TraceContext, owner: TensorValue, args: list[Value], kwargs: dict[str, Value]) -> Value:
-    return shape_of(tx, owner).items[0] if owner.fake.dim() else Constant(owner.length(tx))
-
-
-def _type_method(tx: TraceContext, owner: TensorValue, args: list[Value], kwargs: dict[str, Value]) -> Value | None:
-    if args or kwargs:
-        return None
-    return Constant(owner.fake.type() if owner.obj is None else owner.obj.type())
-
-
-def _requires_grad_(tx: TraceContext, owner: TensorValue, args: list[Value], kwargs: dict[str, Value]) -> Value:
-    gradients.set_requires_grad(tx, owner, args[0] if args else kwargs.get("requires_grad", Constant(True)))
-    return owner
-
-
-def _to_numpy(tx: TraceContext, owner: TensorValue, args: list[Value], kwargs: dict[str, Value]) -> Value:
-    if args or kwargs:
-        raise Unsupported("tensor-method", owner.describe())
-    return array_of(owner)
-
-
-def _set_item(tx: TraceContext, owner: TensorValue, args: list[Value], kwargs: dict[str, Value]) -> Value:
-    owner.set_item(tx, args[0], args[1])
-    return NONE
-
-
-def _squeeze(tx: TraceContext, owner: TensorValue, args: list[Value], kwargs: dict[str, Value]) -> None:
-    assumptions.squeezed(tx, owner, [*args, *kwargs.values()])
-
-
-_TENSOR_METHODS: dict[str, Callable[..., Value | None]] = by_name(
-    ("requires_grad_", _requires_grad_),
-    ("squeeze squeeze_", _squeeze),
-    ("item", lambda tx, owner, args, kwargs: tensor_numbers.item(tx, owner)),
-    ("tolist", lambda tx, owner, args, kwargs: tensor_numbers.to_list(tx, owner)),
-    ("__int__", lambda tx, owner, args, kwargs: tensor_numbers.to_number(tx, owner, int)),
-    ("__float__", lambda tx, owner, args, kwargs: tensor_numbers.to_number(tx, owner, float)),
-    ("__bool__ is_nonzero", lambda tx, owner, args, kwargs: tensor_numbers.to_bool(tx, owner)),
-    ("__complex__ __index__", _unsupported("data-dependent")),
-    ("__contains__", _unsupported("branch-on-tensor")),
-    (
-        "data_ptr storage untyped_storage share_memory_ __reduce_ex__ __deepcopy__ register_hook "
-        "retain_grad set_ __repr__ __str__ __format__ apply_ map_ is_shared pin_memory __torch_function__",
-        _unsupported("tensor-method"),
-    ),
-    ("numpy __array__", _to_numpy),
-    ("backward", differentiation.tensor_backward),
-    ("size", _size),
-    ("__len__", _length),
-    ("type", _type_method),
-    ("as_subclass", lambda tx, owner, args, kwargs: as_subclass(tx, owner, *args)),
-    ("__getitem__", lambda tx, owner, args, kwargs: owner.get_item(tx, args[0])),
-    ("__setitem__", _set_item),
-    ("__iter__", lambda tx, owner, args, kwargs: owner.iterate(tx)),
-    ("__hash__", _unsupported("hash")),
-    ("get_device", lambda tx, owner, args, kwargs: Constant(owner.fake.get_device())),
-    ("is_floating_point", lambda tx, owner, args, kwargs: Constant(owner.fake.is_floating_point())),
-    ("is_complex", lambda tx, owner, args, kwargs: Constant(owner.fake.is_complex())),
-    ("dim", lambda tx, owner, args, kwargs: Constant(owner.fake.dim())),
-)
-"""What is done instead of a node, by method. None: the call is a node after all."""
