@@ -39,11 +39,23 @@ class TensorValue(Value):
     """A tensor. An outside one (`obj`) gets its placeholder or attribute node when it is first used in the graph.
 
     fake: a FakeTensor with its metadata; static: stands in the graph as attribute, guarded by identity; leaf_made_at: the instruction of
-    the root frame at which the program made it a leaf that requires gradients, -1 if it did not; kind: the class of a tensor that the
-    program has made; data: the tensor whose elements the program has given it (`tensor.data = other`).
+    the root frame at which the program made it a leaf that requires gradients, -1 if it did not; hooked_at: the same for a hook that is a
+    part of the graph; kind: the class of a tensor that the program has made; data: the tensor whose elements the program has given it
+    (`tensor.data = other`).
     """
 
-    __slots__ = ("_history", "_node", "data", "data_assigned_in", "fake", "kind", "leaf_made_at", "obj", "static")
+    __slots__ = (
+        "_history",
+        "_node",
+        "data",
+        "data_assigned_in",
+        "fake",
+        "hooked_at",
+        "kind",
+        "leaf_made_at",
+        "obj",
+        "static",
+    )
 
     def __init__(
         self,
@@ -60,6 +72,7 @@ class TensorValue(Value):
         self.kind: type[torch.Tensor] = torch.Tensor
         self.data: TensorValue | None = None
         self.data_assigned_in = 0  # how many frames deep
+        self.hooked_at = -1
         self.fake = fake
         self.obj = obj
         self.static = static
@@ -213,6 +226,8 @@ class TensorValue(Value):
         """Push what the graph has computed, with a history where eager's has one."""
         if self._node is None:
             raise Unsupported("reconstruct", f"{self.describe()}, which a transformed function has made")
+        if self.hooked_at >= 0:  # a hook that is registered outside would be called before the graph's
+            raise Unsupported("reconstruct", f"{self.describe()}, which has a hook", made_at=self.hooked_at)
         if self._history is None:
             self._history = history_at_exit(self._node, self.fake)
         node, restore = self._history

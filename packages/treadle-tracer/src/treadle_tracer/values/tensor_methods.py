@@ -16,6 +16,7 @@ from treadle_tracer.values.base import NONE, Constant
 from treadle_tracer.values.class_lookup import MISSING, lookup
 from treadle_tracer.values.originals import is_original, original
 from treadle_tracer.values.tensor import TensorValue, shape_of
+from treadle_tracer.values.tensor_hooks import register_hook
 from treadle_tracer.values.tensor_queries import answer_of_object
 from treadle_tracer.values.tensor_subclasses import SubclassedTensor, as_subclass, call_override_of_method
 from treadle_tracer.values.torch_calls import run_in_graph
@@ -133,10 +134,11 @@ _TENSOR_METHODS: dict[str, Callable[..., Value | None]] = by_name(
     ("__complex__ __index__", _unsupported("data-dependent")),
     ("__contains__", _unsupported("branch-on-tensor")),
     (
-        "data_ptr storage untyped_storage share_memory_ __reduce_ex__ __deepcopy__ register_hook "
+        "data_ptr storage untyped_storage share_memory_ __reduce_ex__ __deepcopy__ "
         "retain_grad set_ __repr__ __str__ __format__ apply_ map_ is_shared pin_memory __torch_function__",
         _unsupported("tensor-method"),
     ),
+    ("register_hook", register_hook),
     ("numpy __array__", _to_numpy),
     ("backward", differentiation.tensor_backward),
     ("size", _size),

@@ -22,13 +22,16 @@ from treadle_shapes.torch import is_transforming
 from treadle_tracer.errors import Unsupported
 from treadle_tracer.values import refused_writes, torch_calls
 from treadle_tracer.values.base import NONE, Constant, LazyValue
+from treadle_tracer.values.cells import CellValue
 from treadle_tracer.values.class_lookup import find_in_mro, lookup
 from treadle_tracer.values.custom_gradient import Body, CustomGradient, layout_of_gradient
+from treadle_tracer.values.functions import BoundMethod, FunctionValue, PartialValue
 from treadle_tracer.values.mappings import DictValue
 from treadle_tracer.values.objects import ObjectValue
 from treadle_tracer.values.rules.torch_state import set_state
 from treadle_tracer.values.sequences import Sequence as SequenceValue
 from treadle_tracer.values.sequences import TupleValue
+from treadle_tracer.values.sets import SetValue
 from treadle_tracer.values.tensor import SymbolicValue, TensorValue
 from treadle_tracer.values.value import Raised, Value
 
@@ -348,7 +351,19 @@ def _reachable(tx: TraceContext, roots: Sequence[Value]) -> dict[int, Value]:
 
 
 def _contents(value: Value) -> list[Value]:
-    """The items of a container, in order."""
+    """What a container, a cell, a function or an object built on one holds, in order."""
     if isinstance(value, SequenceValue):
         return list(value.items)
-    return [item for pair in value.entries.values() for item in pair] if isinstance(value, DictValue) else []
+    if isinstance(value, (DictValue, SetValue)):
+        entries = value.entries.values()
+        return [item for entry in entries for item in (entry if isinstance(entry, tuple) else (entry,))]
+    if isinstance(value, CellValue):  # stores into one from outside are among the program's writes
+        return [value.content] if value.cell is None and value.content is not None else []
+    if isinstance(value, FunctionValue):
+        return [*value.closure, *value.defaults, *value.kwdefaults.values()]
+    if isinstance(value, BoundMethod):
+        return [value.function, value.instance]
+    if isinstance(value, PartialValue):
+        return [value.function, *value.args, *value.keywords.values()]
+    is_built_on = isinstance(value, ObjectValue) and value.container is not None
+    return [value.container] if is_built_on else []  # type: ignore[attr-defined]
