@@ -3,9 +3,9 @@
     h.register_hook(lambda g: g * 0.5)     =>     h = Hooked.apply(h, hook)      everything that uses `h` from here on uses this
     loss = f(h)
 
-Eager calls the hook with the sum of all gradients of `h`, so nothing may have used `h` before, and `h` itself does not leave the graph. What
-the hook does is traced like the `backward` of a custom autograd function, with the same limits: a hook that writes to something outside
-breaks the graph.
+Eager calls the hook with the sum of all gradients of `h`, so nothing may have used `h` before, and `h` itself does not leave the graph.
+What the hook does is traced like the `backward` of a custom autograd function, with the same limits: a hook that writes to something
+outside breaks the graph.
 """
 
 from __future__ import annotations
