@@ -76,6 +76,18 @@ def assigned_to_results(p, q, x):
     return y
 
 
+def assigned_to_what_shares_memory(p, q, x):
+    y = x * 2
+    part = y[1:]
+    y.data = q.data + 1
+    part.add_(1)
+    y.mul_(2)
+    z = y.detach()
+    y.data = z
+    y.sub_(1)
+    return part, y, z, y.view(2, 2)
+
+
 def another_size(p, q, x):
     p.data = torch.cat([p.data, q.data])
     return p.data.max() + x
@@ -127,6 +139,7 @@ PROGRAMS = (
     exchanged,
     itself,
     assigned_to_results,
+    assigned_to_what_shares_memory,
     another_size,
     another_dtype,
     other_strides,
