@@ -211,7 +211,8 @@ def _is_wide(kernel: Kernel, program: Program, numbers: Sequence[Any]) -> bool:
     for loop in kernel.loops:
         for name in {*_buffers(loop)}:
             buffer = program.buffers[name]
-            reach = sum((n - 1) * s for n, s in zip(buffer.shape, buffer.strides, strict=True) if n)
+            sides = zip(buffer.shape, buffer.strides, strict=True)
+            reach = sum((n - 1) * s for n, s in sides if isinstance(n, Expr) or n > 0)
             if not isinstance(reach, int) or reach >= _MANY:
                 return True
     return False
