@@ -189,3 +189,17 @@ def test_layers_of_packed_sequences(module):
             gradients.append([*found, *(parameter.grad.clone() for parameter in layer.parameters())])
         for one, other in zip(*gradients, strict=True):
             torch.testing.assert_close(other, one, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("ask", ("tolist", "iterate"))
+def test_rows_of_as_many_as_data_tells(ask):
+    """Also where it tells one (fuzz seed 2101575: endless recursion)."""
+
+    def rows(x, count):
+        found = x[: max(1, int(count) % 4)] + 1
+        return found.tolist() if ask == "tolist" else [row * 2 for row in found]
+
+    fast = treadle.compile(rows, options={"leave_unprofitable": False})
+    for count in (1, 2, 1, 3):
+        x = torch.arange(12.0).view(4, 3)
+        torch.testing.assert_close(fast(x, torch.tensor(count)), rows(x, torch.tensor(count)))

@@ -206,8 +206,7 @@ class TensorValue(Value):
             return super().iterate(tx)
         if self.fake.dim() == 0:
             tx.raise_exception(TypeError, "iteration over a 0-d tensor")
-        self.length(tx)  # a size that data tells may be decided on
-        return tx.run_in_graph("call_method", "unbind", [self, Constant(0)], {}).iterate(tx)
+        return rows_of(tx, self, self.length(tx)).iterate(tx)  # a size that data tells may be decided on
 
     def contains(self, tx: TraceContext, item: Value) -> bool:
         raise Unsupported("branch-on-tensor", f"in {self.describe()}")
@@ -256,6 +255,14 @@ def _set_attributes(tensor: Any, attrs: dict[str, Any]) -> None:
     if "grad" in attrs:
         tensor.grad = attrs.pop("grad")
     vars(tensor).update(attrs)
+
+
+def rows_of(tx: TraceContext, owner: TensorValue, count: int) -> TupleValue:
+    """The rows of a tensor that has `count` of them. `unbind` keeps a dimension whose size is decided to be 1 and yet a symbol."""
+    if isinstance(owner.fake.shape[0], int):
+        return TupleValue(tx.run_in_graph("call_method", "unbind", [owner, Constant(0)], {}).unpack(tx))
+    rows = range(count)
+    return TupleValue([tx.run_in_graph("call_method", "select", [owner, Constant(0), Constant(k)], {}) for k in rows])
 
 
 def length_of(tx: TraceContext, value: Value) -> Value:

@@ -15,7 +15,7 @@ from treadle_tracer.values.known_elements import known_elements, known_number
 from treadle_tracer.values.outside_decisions import number_of
 from treadle_tracer.values.sequences import ListValue, Sequence, SliceValue, TupleValue, make_slice
 from treadle_tracer.values.symbolic_arithmetic import convert, operator_in_graph
-from treadle_tracer.values.tensor import INDEX_TYPES, SymbolicValue, TensorValue, shape_of
+from treadle_tracer.values.tensor import INDEX_TYPES, SymbolicValue, TensorValue, rows_of, shape_of
 from treadle_tracer.values.unbacked import check, is_unbacked, result_name, symbols_of
 from treadle_tracer.values.value import Value
 
@@ -85,7 +85,7 @@ def to_list(tx: TraceContext, owner: TensorValue) -> Value:
         raise Unsupported("data-dependent", owner.describe())
     if not shape:
         return item(tx, owner)
-    parts = tx.run_in_graph("call_method", "unbind", [owner, Constant(0)], {}).unpack(tx) if shape[0] else []
+    parts = rows_of(tx, owner, shape[0]).items if shape[0] else ()
     items = [to_list(tx, part) for part in parts if isinstance(part, TensorValue)]
     names = [result_name(tx.frames[-1])] * len(items)
     for position, (part, name) in enumerate(zip(items, names, strict=True)):
