@@ -214,7 +214,7 @@ def a_hook_after_accumulation_that_comes_later():
     return _with_hook_from_third_call(lambda a: a.register_post_accumulate_grad_hook(triple))
 
 
-@program("tensor-method", "autograd-call")
+@program()
 def a_hook_inside():
     a = leaf(3)
 

@@ -27,7 +27,7 @@ from .control_flow import call_control_flow, is_control_flow
 from .custom_gradients import call_custom_gradient, is_custom_gradient, note_values_without_gradients
 from .errors import UnsupportedGraph
 from .graph_runner import GraphRunner, Regions, call_node
-from .kept_layouts import Layout
+from .kept_layouts import KeptLayout
 from .lost_histories import written
 from .recorder import AtenRecorder
 from .unbacked import tracers_float
@@ -112,9 +112,10 @@ def run_functional(
             return call_function_transform(node, args, body_runner(recorder, run_call))
         if has_dirty and not is_transforming():
             note_values_without_gradients(args, kwargs, recorder)
+        changed = [*written(node, args, kwargs)]
         if recorder.for_training:
-            recorder.histories.before_call(node, args, kwargs)
-        layouts_before = [layout for tensor in written(node, args, kwargs) if (layout := Layout.of(tensor))]
+            recorder.histories.before_call(node, args, kwargs, changed)
+        layouts_before = [layout for tensor in changed if (layout := KeptLayout.of(tensor))]
         result = call_node(node, args, kwargs, recorder.mode)
         for layout in layouts_before:
             layout.restore()

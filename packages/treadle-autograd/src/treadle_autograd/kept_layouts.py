@@ -21,7 +21,7 @@ aten = torch.ops.aten
 
 
 @dataclass(frozen=True)
-class Layout:
+class KeptLayout:
     """Sizes and strides of a functional tensor in front of a call that may write to it, and how often it has been written to by then."""
 
     tensor: torch.Tensor
@@ -30,7 +30,7 @@ class Layout:
     writes: int
 
     @classmethod
-    def of(cls, tensor: torch.Tensor) -> Layout | None:
+    def of(cls, tensor: torch.Tensor) -> KeptLayout | None:
         """None for what is no functional tensor, or is sparse."""
         tensor = unwrapped(tensor)
         if not torch._is_functional_tensor(tensor) or tensor.layout is not torch.strided:

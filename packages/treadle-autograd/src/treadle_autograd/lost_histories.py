@@ -30,8 +30,10 @@ class Histories:
         self._with_history: dict[int, torch.UntypedStorage] = {}
         self._written: list[tuple[str, torch.Tensor, int, Any]] = []
 
-    def before_call(self, node: fx.Node, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
-        """Look at what the call of the traced graph's node writes to.
+    def before_call(
+        self, node: fx.Node, args: Sequence[Any], kwargs: Mapping[str, Any], changed: Sequence[torch.Tensor]
+    ) -> None:
+        """Look at `changed`, what the call of the traced graph's node may write to.
 
         Views of something changed are taken again before a call without gradients uses them: taken inside, they would have no history.
         """
@@ -40,7 +42,7 @@ class Histories:
                 for tensor in _tensors((args, kwargs)):
                     if tensor.requires_grad:
                         torch._sync(tensor)
-        for tensor in written(node, args, kwargs):
+        for tensor in changed:
             is_recorded = torch.is_grad_enabled() and tensor.requires_grad
             if not is_recorded and tensor.untyped_storage()._cdata in self._with_history:
                 if not (torch.is_grad_enabled() and _takes_history(args, kwargs)):

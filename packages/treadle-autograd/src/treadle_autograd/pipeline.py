@@ -16,6 +16,7 @@ from .contract import Contract, OutputDescription, Relation, ViewOfInput
 from .decompositions import Decompositions
 from .errors import UnsupportedGraph
 from .functional_trace import trace_inference
+from .unrecorded import run_unrecorded
 from .wrapper import running_in_eager, wrap_compiled
 
 if TYPE_CHECKING:
@@ -84,14 +85,13 @@ def _aot_inference(
         return _eager(gm, str(declined))
     inputs = [*trace.contract.static_tensors, *example_inputs]
     contract = trace.contract
-    needs_grad_mode = _needs_grad_mode(trace.graph_module.graph)
-    if torch.is_grad_enabled() and any(isinstance(value, torch.Tensor) and value.requires_grad for value in inputs):
-        if not has_history and any(_would_be_recorded(output, inputs) for output in contract.outputs):
-            return _eager(gm, "an output is a view, made with gradients off, of a tensor that requires gradients")
-        if not needs_grad_mode:
-            forward = _without_gradients(forward)
-    if needs_grad_mode:
-        forward = _in_grad_mode(forward)
+    is_seen = torch.is_grad_enabled() and any(isinstance(v, torch.Tensor) and v.requires_grad for v in inputs)
+    if is_seen and not has_history and any(_would_be_recorded(output, inputs) for output in contract.outputs):
+        return _eager(gm, "an output is a view, made with gradients off, of a tensor that requires gradients")
+    if _needs_grad_mode(trace.graph_module.graph):
+        forward = _unrecorded(forward)
+    elif is_seen:
+        forward = _without_gradients(forward)
     compiled = forward(trace.graph_module, inputs)
     run = wrap_compiled(compiled, contract, trace.input_values, running_in_eager(gm))
     return _annotated(run, contract, trace.graph_module, None)
@@ -184,17 +184,12 @@ def _needs_grad_mode(graph: fx.Graph) -> bool:
     return any(record is not None and record.needs_grad_mode for record in records)
 
 
-def _in_grad_mode(compiler: Compiler) -> Compiler:
+def _unrecorded(compiler: Compiler) -> Compiler:
     """A compiler whose graphs run in grad mode, and record nothing."""
 
     def compile_graph(gm: fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Sequence[Any]]:
         compiled = compiler(gm, example_inputs)
-
-        def run(*args: Any) -> Sequence[Any]:
-            with torch._C._AutoDispatchBelowADInplaceOrView(), torch.enable_grad():
-                return compiled(*args)
-
-        return run
+        return lambda *args: run_unrecorded(compiled, args)
 
     return compile_graph
 

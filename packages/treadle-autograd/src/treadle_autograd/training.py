@@ -28,6 +28,7 @@ from .partition import Halves
 from .rerun import DifferentiableRun, random_state
 from .staged import Stages, run_in_stages, somebody_waits
 from .traced_run import TracedRun, copy_with_history
+from .unrecorded import run_unrecorded
 from .wrapper import count_versions
 
 if TYPE_CHECKING:
@@ -103,15 +104,8 @@ class TrainingProgram:
         return self._stages if len(self._stages.groups) > 1 else None
 
     def run_forward(self, primals: Sequence[Any]) -> Sequence[Any]:
-        """The forward graph's results, computed as eager's kernels compute: without a record, and in grad mode, which some of them look
-        at to decide whether they return what only their backward pass needs (oneDNN's LSTM)."""
-        grad = torch.is_grad_enabled()
-        with torch._C._AutoDispatchBelowADInplaceOrView():
-            torch._C._set_grad_enabled(True)  # a context manager of PyTorch's takes as long as an operator
-            try:
-                results = self.forward(*primals)
-            finally:
-                torch._C._set_grad_enabled(grad)
+        """The forward graph's results, which autograd does not record."""
+        results = run_unrecorded(self.forward, primals)
         if not self._is_checked:
             check_results(results, self.halves.forward.graph.output_node().args[0], "forward")  # type: ignore[arg-type]
             self._is_checked = True

@@ -136,7 +136,6 @@ class Lowering:
 
         Operands are TensorExprs, numbers or index expressions, converted to `compute` first (None: left as they are, numbers
         become int64 or float64 constants). The result of `fn` is converted to `dtype`.
-
         """
         operands = [self._for_broadcast(x, shape) if isinstance(x, TensorExpr) else x for x in operands]
         tensors = [x for x in operands if isinstance(x, TensorExpr)]

@@ -47,7 +47,8 @@ def without_overrides(tx: TraceContext) -> Iterator[None]:
 
 def is_overriding_class(tx: TraceContext, cls: type) -> bool:
     """Whether PyTorch asks the `__torch_function__` of a class. That of parameters stands for none (torch.nn.Parameter)."""
-    return lookup(tx, cls, _NAME) not in (MISSING, torch._C._disabled_torch_function_impl)
+    found = lookup(tx, cls, _NAME)
+    return found is not MISSING and found is not torch._C._disabled_torch_function_impl
 
 
 def overriding(tx: TraceContext, values: Iterable[Value]) -> list[Value]:
@@ -76,7 +77,7 @@ def _realised(value: Value) -> Value:
     return value.value if isinstance(value, LazyValue) and value.value is not None else value
 
 
-def _with_items(args: Iterable[Value]) -> Iterable[Value]:
+def with_items(args: Iterable[Value]) -> Iterable[Value]:
     """What a function in C looks at: its arguments, and the items of those that are sequences."""
     for arg in map(_realised, args):
         if isinstance(arg, Sequence):
@@ -92,15 +93,14 @@ def may_be_overridden(function: Any) -> bool:
 
 def call_override(tx: TraceContext, function: Any, args: list[Value], kwargs: dict[str, Value]) -> Value | None:
     """What a function of torch gives for arguments that override it; None where there are none."""
-    found = overriding(tx, _with_items([*args, *kwargs.values()]))
+    found = overriding(tx, with_items([*args, *kwargs.values()]))
     if not found:
         return None
     if isinstance(function, types.FunctionType):
         return tx.inline(FunctionValue.outside(tx, function, ConstSource(function)), args, kwargs)
     if id(function) not in _overridable():
         return None
-    found = [value for value in found if isinstance(value, ObjectValue)]  # in C tensors are not asked
-    return dispatch(tx, tx.wrap_known(function), found, args, dict_of(kwargs) if kwargs else None)
+    return dispatch_from_c(tx, function, found, args, kwargs)
 
 
 def has_override(tx: TraceContext, args: list[Value], kwargs: dict[str, Value]) -> Value:
@@ -117,6 +117,14 @@ def handle(tx: TraceContext, args: list[Value], kwargs: dict[str, Value]) -> Val
     """`torch.overrides.handle_torch_function(function, relevant, *args, **kwargs)`"""
     function, relevant, *given = args
     return dispatch(tx, function, overriding(tx, relevant.unpack(tx)), given, dict_of(kwargs))
+
+
+def dispatch_from_c(
+    tx: TraceContext, function: Any, found: Iterable[Value], args: list[Value], kwargs: dict[str, Value]
+) -> Value:
+    """`dispatch` as a function in C does it: plain tensors are not asked, and without named arguments nothing stands for them."""
+    asked = [value for value in found if isinstance(value, ObjectValue)]
+    return dispatch(tx, tx.wrap_known(function), asked, args, dict_of(kwargs) if kwargs else None)
 
 
 def dispatch(tx: TraceContext, function: Value, found: list[Value], args: list[Value], kwargs: Value | None) -> Value:

@@ -29,9 +29,8 @@ def attribute_of_python_module(tx: TraceContext, module: types.ModuleType, name:
         module, name, MISSING
     )  # may import a submodule that the module loads on demand, as the program does
     on_class = lookup(tx, cls, name)
-    if isinstance(
-        on_class, ContextProp
-    ):  # `torch.backends.cudnn.enabled`: the trace may have set what the getter reads
+    if isinstance(on_class, ContextProp):
+        # `torch.backends.cudnn.enabled`: the trace may have set what the getter reads.
         with contextlib.suppress(Unsupported):
             return tx.wrap_known(on_class.getter).call(tx, [], {})
     if on_class is not MISSING and not (cls is types.ModuleType and name in vars(module)):

@@ -442,10 +442,9 @@ def _compare_in_graph(tx: TraceContext, text: str, function: Callable[..., Any],
             if text in ("==", "!="):
                 return boolean(text == "!=")
     for one, other in ((a, b), (b, a)):
+        # Tensors do not know a SymBool.
         if isinstance(one, SymbolicValue) and one.python_type() is bool and isinstance(other, TensorValue):
-            raise Unsupported(
-                "graph-argument", f"{a.describe()} {text} {b.describe()}"
-            )  # tensors do not know a SymBool
+            raise Unsupported("graph-argument", f"{a.describe()} {text} {b.describe()}")
     return operator_in_graph(tx, function, [a, b])
 
 

@@ -6,14 +6,13 @@ The graph computes with plain tensors only: every such tensor stands for one, an
 `__torch_function__` are the program's Python, and traced. Subclasses with a `__torch_dispatch__` of their own, whose elements are
 elsewhere, are left to Python.
 
-Which function PyTorch hands to `__torch_function__` for a method, an operator or an attribute is asked of PyTorch (`_function_asked`).
+Which function PyTorch hands to `__torch_function__` for a method or an operator is asked of PyTorch (`_function_asked`).
 """
 
 from __future__ import annotations
 
-import functools
 import types
-from collections.abc import Iterable, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -22,16 +21,16 @@ from treadle_shapes.torch import operator as operator_record
 from treadle_tracer.class_facts import is_subtype, qualname_of
 from treadle_tracer.errors import Unsupported
 from treadle_tracer.source import AliasSource
-from treadle_tracer.values.base import NONE, ConcreteValue, Constant, boolean
+from treadle_tracer.values.base import NONE, ConcreteValue, Constant, boolean, is_none
 from treadle_tracer.values.class_lookup import MISSING, lookup
 from treadle_tracer.values.function_overrides import (
-    DEFAULT_OVERRIDE,
     dispatch,
+    dispatch_from_c,
     is_overriding_class,
     overriding,
+    with_items,
     without_overrides,
 )
-from treadle_tracer.values.mappings import dict_of
 from treadle_tracer.values.objects import ObjectValue
 from treadle_tracer.values.originals import is_original
 from treadle_tracer.values.sequences import ListValue, TupleValue
@@ -112,7 +111,7 @@ class SubclassedTensor(ObjectValue):
 
     def emit_new(self, cg: Any) -> None:
         cg.cb.push_null()
-        cg.const(_of_class)
+        cg.const(torch.Tensor.as_subclass)
         cg.value(self.tensor)
         cg.const(self.cls)
         cg.cb.call(2)
@@ -131,10 +130,8 @@ class Getter(ConcreteValue):
         return True
 
     def hash_key(self, tx: TraceContext) -> Any:
-        return (
-            self.descriptor,
-            "__get__",
-        )  # that of a `Method`: every read of `__get__` makes another object, and all are equal
+        # That of a `Method`: every read of `__get__` makes another object, and all are equal.
+        return self.descriptor, "__get__"
 
     def get_attr(self, tx: TraceContext, name: str) -> Value:
         if name in ("__name__", "__qualname__"):
@@ -175,10 +172,6 @@ def overrides_off(tx: TraceContext, args: list[Value], kwargs: dict[str, Value])
 def _is_of_tensors(raw: Any) -> bool:
     """Whether a descriptor implemented in C is one of PyTorch's for tensors."""
     return getattr(raw, "__objclass__", None) is torch._C.TensorBase
-
-
-def _of_class(tensor: torch.Tensor, cls: type) -> torch.Tensor:
-    return torch.Tensor.as_subclass(tensor, cls)
 
 
 def _as_plain(tensor: torch.Tensor) -> torch.Tensor:
@@ -239,31 +232,17 @@ def _rely_on_dispatch(tx: TraceContext, cls: type) -> None:
 
 
 def call_override_of_method(
-    tx: TraceContext, owner: Value, name: str, args: Sequence[Value], kwargs: dict[str, Value]
+    tx: TraceContext, owner: Value, name: str, args: Sequence[Value], kwargs: Mapping[str, Value]
 ) -> Value | None:
     """What `owner.name(*args, **kwargs)` of torch.Tensor gives where one of these overrides it; None where none does, or is not asked."""
-    found = overriding(tx, _asked(owner, args, kwargs))
+    found = overriding(tx, with_items([owner, *args, *kwargs.values()]))
     if not found:
         return None
     try:
-        named = tuple((key, _kind(value)) for key, value in kwargs.items())
-        function = _function_asked(name, tuple(map(_kind, args)), named)
+        function = _function_asked(name, args, kwargs)
     except Exception as error:
         raise Unsupported("torch-call-raises", f"{name} of {owner.describe()}: {error}") from error
-    if function is None:
-        return None
-    found = [value for value in found if isinstance(value, ObjectValue)]  # in C plain tensors are not asked
-    return dispatch(tx, tx.wrap_known(function), found, [owner, *args], dict_of(kwargs) if kwargs else None)
-
-
-def _asked(owner: Value, args: Sequence[Value], kwargs: dict[str, Value]) -> Iterable[Value]:
-    """What a method looks at: its arguments, and the items of those that are sequences."""
-    yield owner
-    for arg in (*args, *kwargs.values()):
-        if isinstance(arg, (ListValue, TupleValue)):
-            yield from arg.items
-        else:
-            yield arg
+    return None if function is None else dispatch_from_c(tx, function, found, [owner, *args], dict(kwargs))
 
 
 class _Asked(Exception):
@@ -276,51 +255,28 @@ class _Probe(torch.Tensor):
         raise _Asked(func)
 
 
-_Kind = tuple[Any, ...]
-
-
-def _kind(value: Value) -> _Kind:
-    """What PyTorch's parser of arguments sees of a value. It does not tell tensors apart, nor numbers that are not known."""
-    cls = value.python_type()
-    if is_subtype(cls, torch.Tensor):
-        return ("tensor",)
-    if isinstance(value, (ListValue, TupleValue)):
-        return ("items", is_subtype(cls, list), tuple(map(_kind, value.items)))
-    if value.is_constant():
-        return ("constant", cls, value.constant())
-    return ("number", cls)
-
-
-def _example(kind: _Kind) -> Any:
-    """An argument of this kind."""
-    what, *more = kind
-    if what == "tensor":
-        return torch.empty(0)
-    if what == "items":
-        items = map(_example, more[1])
-        return list(items) if more[0] else tuple(items)
-    return more[1] if what == "constant" else more[0](1)
-
-
-def _function_asked(name: str, kinds: tuple[_Kind, ...], named: tuple[tuple[str, _Kind], ...]) -> Any:
-    """The function that PyTorch hands to `__torch_function__` of the owner of this method, None if it asks nobody.
+def _function_asked(name: str, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Any:
+    """The function that PyTorch hands to `__torch_function__` for this method of a tensor, None if it asks nobody.
 
     Raises what the method raises for arguments of these kinds.
     """
-    try:
-        return _remembered(name, kinds, named)
-    except TypeError:  # an argument without a hash
-        return _remembered.__wrapped__(name, kinds, named)
-
-
-@functools.lru_cache(maxsize=4096)
-def _remembered(name: str, kinds: tuple[_Kind, ...], named: tuple[tuple[str, _Kind], ...]) -> Any:
     probe = torch.Tensor._make_subclass(_Probe, torch.empty(0))
     try:
-        getattr(torch.Tensor, name)(probe, *map(_example, kinds), **{key: _example(kind) for key, kind in named})
+        getattr(torch.Tensor, name)(probe, *map(_example, args), **{key: _example(v) for key, v in kwargs.items()})
     except _Asked as asked:
         return asked.args[0]
     return None
+
+
+def _example(value: Value) -> Any:
+    """An argument that PyTorch's parser takes for the same. It does not tell tensors apart, nor numbers."""
+    cls = value.python_type()
+    if is_subtype(cls, torch.Tensor):
+        return torch.empty(0)
+    if isinstance(value, (ListValue, TupleValue)):
+        items = map(_example, value.items)
+        return list(items) if is_subtype(cls, list) else tuple(items)
+    return value.constant() if value.is_constant() else cls(1)
 
 
 # ---- torch.Tensor's own __torch_function__
@@ -336,7 +292,7 @@ def default_override(tx: TraceContext, args: list[Value], kwargs: dict[str, Valu
     if not all(issubclass(cls, kind.constant()) for kind in given["types"].unpack(tx)):
         return Constant(NotImplemented)
     function, named = given["func"], given.get("kwargs")
-    mapping = None if named is None or _is_none(named) else named.as_dict(tx)
+    mapping = None if named is None or is_none(named) else named.as_dict(tx)
     values = {} if mapping is None else {key.constant(): value for key, value in mapping.items(tx)}
     with without_overrides(tx):
         result = _call_plain(tx, function, given["args"].unpack(tx) if "args" in given else [], values)
@@ -355,10 +311,6 @@ def _call_plain(tx: TraceContext, function: Value, args: list[Value], kwargs: di
     return function.call(tx, args, kwargs)
 
 
-def _is_none(value: Value) -> bool:
-    return value.is_constant() and value.constant() is None
-
-
 def _converted(tx: TraceContext, value: Value, cls: type) -> Value:
     """torch/_tensor.py, `_convert`"""
     if cls is torch.Tensor:
@@ -370,6 +322,3 @@ def _converted(tx: TraceContext, value: Value, cls: type) -> Value:
     if isinstance(value, ListValue):
         return ListValue([_converted(tx, item, cls) for item in value.unpack(tx)], value.cls)
     return value
-
-
-assert DEFAULT_OVERRIDE is torch.Tensor.__torch_function__.__func__

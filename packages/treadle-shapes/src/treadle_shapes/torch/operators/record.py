@@ -168,7 +168,7 @@ class Operator:
     offset_function: Callable[..., Any] | None = None
     #: an implementation for fake tensors with eager's strides, where PyTorch's has others
     fake_kernel: Callable[..., Any] | None = None
-    #: what to call on fake tensors in place of the torch function, whose fake result would not be eager's
+    #: what to call on fake tensors in place of the torch function, whose fake result would not be eager's, or which has no functional form
     fake_function: Callable[..., Any] | None = None
     #: the entry of `patches` that corrects PyTorch's fake kernel of this operator
     fake_correction: str | None = None
