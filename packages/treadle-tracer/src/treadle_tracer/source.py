@@ -565,7 +565,7 @@ class DictKeySource(_Step):
 
 
 def _nth_key(mapping: dict[Any, Any], index: int) -> Any:
-    return keys_in_order(mapping)[index]
+    return (keys_in_order(mapping) if isinstance(mapping, dict) else list(mapping))[index]  # the other: a mapping proxy
 
 
 class ApplySource(Source):

@@ -28,7 +28,6 @@ from typing import TYPE_CHECKING, Any
 import treadle_frame
 
 from ..by_identity import IdentityDict
-from ..class_facts import keys_in_order
 from ..errors import InternalError, Unsupported
 from ..values.base import NULL, Constant, LazyValue
 from ..values.growing import OutsideList
@@ -504,24 +503,14 @@ def _refill_list(target: list[Any], contents: list[Any]) -> None:
 
 
 def _refill_dict(target: dict[Any, Any], contents: dict[Any, Any]) -> None:
-    contents = _with_own_keys(target, contents)
     dict.clear(target)
     dict.update(target, contents)
 
 
 def _refill_ordered_dict(target: Any, contents: dict[Any, Any]) -> None:
-    contents = _with_own_keys(target, contents)
     collections.OrderedDict.clear(target)
     for key, value in contents.items():
         collections.OrderedDict.__setitem__(target, key, value)
-
-
-def _with_own_keys(target: dict[Any, Any], contents: dict[Any, Any]) -> dict[Any, Any]:
-    """The contents, under the tuples that were keys before, where the trace has put together tuples of the same objects."""
-    own = {tuple(map(id, key)): key for key in keys_in_order(target) if type(key) is tuple}
-    if not own:
-        return contents
-    return {own.get(tuple(map(id, key)), key) if type(key) is tuple else key: v for key, v in contents.items()}
 
 
 def _refill_set(target: set[Any], contents: set[Any]) -> None:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from treadle_tracer.by_identity import is_one_of
 from treadle_tracer.errors import Unsupported
+from treadle_tracer.source import DictKeySource
 from treadle_tracer.values.base import Constant
 from treadle_tracer.values.constant_objects import ConstantObject
 from treadle_tracer.values.constants import may_be_another
@@ -28,6 +29,10 @@ def is_identical(tx: TraceContext, a: Value, b: Value) -> bool:
         return is_same(tx, a, b)
     if is_one_of(kind, (tuple,)) and isinstance(a, Sequence) and isinstance(b, Sequence) and not (a.items and b.items):
         return not a.items and not b.items  # there is one empty tuple
+    if _is_key(a) or _is_key(b):
+        if tx.compare("==", a, b).truth(tx):
+            raise Unsupported("identity-of-equals", f"{a.describe()} is {b.describe()}")
+        return False
     if _is_only_one(a) or _is_only_one(b):
         return tx.compare("==", a, b).truth(tx)
     if _is_shared_at_will(a) and _is_shared_at_will(b):
@@ -38,6 +43,11 @@ def is_identical(tx: TraceContext, a: Value, b: Value) -> bool:
             raise Unsupported("identity-of-made", question)
         raise Unsupported("identity-of-equals", question)
     return is_same(tx, a, b)
+
+
+def _is_key(value: Value) -> bool:
+    """Whether this is a tuple among the keys of a dict. Such keys are guarded to be equal."""
+    return isinstance(value, TupleValue) and isinstance(value.source, DictKeySource)
 
 
 def _is_only_one(value: Value) -> bool:

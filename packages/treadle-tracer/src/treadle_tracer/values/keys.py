@@ -64,6 +64,13 @@ def check_keys(hashed: Iterable[Any], mutations: Writes) -> None:
             check_keys(key, mutations)
 
 
+def asks_objects(hashed: Any) -> bool:
+    """Whether Python calls code of the program to find what is stored under this hash key."""
+    if type(hashed) is tuple:
+        return any(map(asks_objects, hashed))
+    return isinstance(hashed, KeyByEquality)
+
+
 def hash_result(tx: TraceContext, found: Value) -> int:
     """The hash of an object whose `__hash__` in Python gives `found` (Objects/typeobject.c, slot_tp_hash). Raises Unsupported where that
     is not known."""

@@ -15,15 +15,16 @@ from typing import TYPE_CHECKING, Any
 from treadle_tracer.by_identity import is_one_of
 from treadle_tracer.class_facts import is_subtype, items_in_order, name_in_messages
 from treadle_tracer.errors import Unsupported
-from treadle_tracer.source import DictKeySource
+from treadle_tracer.source import DictKeySource, TupleItemSource
 from treadle_tracer.tables import by_name
 from treadle_tracer.values import ordered_dicts
 from treadle_tracer.values.base import NONE, Constant, LazyValue, boolean
 from treadle_tracer.values.class_lookup import MISSING, lookup
 from treadle_tracer.values.constants import is_constant_object
+from treadle_tracer.values.dict_writes import DictWrites
 from treadle_tracer.values.iteration import DictIterator
 from treadle_tracer.values.key_guards import guard_key_of, guard_keys_of, guard_open_key, item_source, open_item
-from treadle_tracer.values.keys import check_keys
+from treadle_tracer.values.keys import asks_objects, check_keys
 from treadle_tracer.values.sequences import TupleValue, symbolic_length
 from treadle_tracer.values.value import NotConstant, Raised, Value, special_method
 from treadle_tracer.values.varying import VaryingKey, are_equal, place_of, varies
@@ -36,11 +37,22 @@ if TYPE_CHECKING:
 class DictValue(Value):
     """A dict, OrderedDict, defaultdict or Counter. `entries` maps hash_key to (key, value); `owner` as in ListValue.
 
-    `stored`: what the program has stored in an outside dict while its keys were not guarded. `has_open_keys`: some key of the program is
-    held as a `VaryingKey`.
+    stored         what the program has stored in an outside dict while its keys were not guarded
+    writes         what is replayed
+    has_open_keys  whether some key of the program is held as a `VaryingKey`
     """
 
-    __slots__ = ("cls", "default_factory", "entries", "has_open_keys", "keys_guarded", "obj", "owner", "stored")
+    __slots__ = (
+        "cls",
+        "default_factory",
+        "entries",
+        "has_open_keys",
+        "keys_guarded",
+        "obj",
+        "owner",
+        "stored",
+        "writes",
+    )
 
     def __init__(self, entries: dict[Any, tuple[Value, Value]] | None = None, cls: type = dict):
         self.source: Source | None = None
@@ -51,6 +63,7 @@ class DictValue(Value):
         self.keys_guarded = True
         self.default_factory: Value | None = None
         self.stored: dict[Any, tuple[Value, Value]] = {}
+        self.writes = DictWrites()
         self.has_open_keys = False
 
     @classmethod
@@ -99,7 +112,7 @@ class DictValue(Value):
 
     def guard_keys(self, tx: TraceContext) -> None:
         """Guard which keys there are and in which order."""
-        if not self.keys_guarded and self.source is not None:
+        if self._is_unread():
             self.keys_guarded = True
             self.close_keys(tx)  # where one stands depends on whether it was there
             guard_keys_of(tx, self.obj, self.source)
@@ -140,6 +153,7 @@ class DictValue(Value):
                 closed[plain] = (closed[plain][0] if plain in closed else key, value)
             entries.clear()
             entries.update(closed)
+        self.writes.forget_places()
 
     def guard_key(self, tx: TraceContext, key: Value, hashed: Any) -> bool | None:
         """Guard whether `key` is there. The result tells, None where all keys are guarded or the program has stored it."""
@@ -157,15 +171,20 @@ class DictValue(Value):
         return has
 
     def changed(self, tx: TraceContext) -> None:
+        """The program has changed it in another way than by storing and deleting items."""
+        self.writes.forget()
+        self._mutated(tx)
+
+    def _mutated(self, tx: TraceContext) -> None:
         if self.source is not None or (self.owner is not None and self.owner.source is not None):
             self.guard_keys(tx)
             tx.mutations.mutated(self.owner if self.owner is not None else self)
 
     def remove(self, tx: TraceContext, hashed: list[Any]) -> None:
         """Delete the items under these hash keys."""
-        for key in hashed:
-            del self.entries[key]
-        self.changed(tx)
+        self._mutated(tx)
+        for held in hashed:
+            self.writes.delete(held, self.entries.pop(held)[0])
 
     # ---- reading
 
@@ -198,7 +217,7 @@ class DictValue(Value):
         return hashed in self.entries or (hashed.__class__ is VaryingKey and was_there is True)
 
     def truth(self, tx: TraceContext) -> bool:
-        if not self.keys_guarded and self.source is not None and not self.stored:
+        if self._is_unread() and not self.stored:
             has_items = dict.__len__(self.obj) > 0
             tx.guards.add(self.source, "call", _HAS_ITEMS[has_items], f"bool({self.source.text}) is {has_items}")
             return has_items
@@ -212,7 +231,7 @@ class DictValue(Value):
         return dict.__len__(self.obj) + added
 
     def length_value(self, tx: TraceContext) -> Value:
-        if not self.keys_guarded and self.source is not None:
+        if self._is_unread():
             added = self._count_added(tx)
             number = None if self.keys_guarded else symbolic_length(tx, self.source, dict.__len__(self.obj))
             if number is not None:
@@ -254,31 +273,40 @@ class DictValue(Value):
     # ---- writing
 
     def set_item(self, tx: TraceContext, key: Value, value: Value) -> None:
-        is_unread = not self.keys_guarded and self.source is not None
-        if is_unread and not is_one_of(self.cls, (dict, collections.defaultdict)):
+        if self._is_unread() and not is_one_of(self.cls, (dict, collections.defaultdict)):
             self.guard_keys(tx)
         hashed = self.hashed(tx, key)
-        if not self.keys_guarded and is_unread:
+        if asks_objects(hashed):
+            self.guard_keys(tx)
+        if self._is_unread():
             tx.mutations.mutated(self)  # whether the key is there already makes no difference
             first = self.stored.get(hashed)
             self.stored[hashed] = (key if first is None else first[0], value)  # an equal key stays the first
+        else:
+            self._mutated(tx)
+        self._store(hashed, key, value)
+
+    def _is_unread(self) -> bool:
+        """Whether nothing relies on which keys there are."""
+        return not self.keys_guarded and self.source is not None
+
+    def _store(self, hashed: Any, key: Value, value: Value) -> None:
         old = self.entries.get(hashed)
         self.entries[hashed] = (key if old is None else old[0], value)
-        if hashed not in self.stored or self.keys_guarded:
-            self.changed(tx)
+        self.writes.store(hashed, key, value)
 
     def calls_to_replay(self) -> Any:
-        if self.keys_guarded or not self.stored:
-            return None
-        return [(dict.__setitem__, pair) for pair in self.stored.values()]
+        if not is_one_of(self.cls, (dict, collections.defaultdict)):
+            return None  # an OrderedDict keeps an order of its own
+        return self.writes.to_replay(len(self.entries) + _MOST_SPARE_CALLS)
 
     def del_item(self, tx: TraceContext, key: Value) -> None:
         key = self.key_to_delete(tx, key)
         hashed = self.hashed(tx, key)
         self.guard_key(tx, key, hashed)
-        if self.entries.pop(hashed, None) is None:
+        if hashed not in self.entries:
             tx.raise_exception_value(KeyError, [key])
-        self.changed(tx)
+        self.remove(tx, [hashed])
 
     def key_to_delete(self, tx: TraceContext, key: Value) -> Value:
         """The key, a constant if it is one of an outside dict: which one is gone must be known."""
@@ -291,10 +319,8 @@ class DictValue(Value):
         """`dict.update` with one positional argument."""
         mapping = other.as_dict(tx)
         if mapping is not None:
-            for hashed, (key, value) in list(mapping.raw_entries(tx).items()):
-                old = self.entries.get(hashed)
-                self.entries[hashed] = (key if old is None else old[0], value)
-            self.changed(tx)
+            for key, value in list(mapping.raw_entries(tx).values()):
+                self.set_item(tx, key, value)
         elif lookup(tx, other.python_type(), "keys") is not MISSING:
             for key in other.call_method(tx, "keys", [], {}).unpack(tx):
                 self.set_item(tx, key, other.get_item(tx, key))
@@ -348,18 +374,20 @@ class DictValue(Value):
         cg.cb.build_map(len(self.entries))
 
 
+_MOST_SPARE_CALLS = 64  # from so many calls more than there are items, the items are stored instead
 _MOST_COMPARED = 16  # keys with which one that varies is compared
 _HAS_ITEMS = {True: dict.__len__, False: lambda value: dict.__len__(value) == 0}
 
 
 def wrap_key(tx: TraceContext, key: Any, source: Source) -> Value:
-    """The Value of a dictionary key; the dict's key guard covers it."""
+    """The Value of a dictionary key; the dict's key guard covers it. A tuple at another call may be another one that is equal."""
     if is_subtype(type(key), enum.Enum):
         return tx.from_constant(key)
     if is_constant_object(key):
         return Constant(key) if key is not None else NONE
     if type(key) is tuple:
-        return TupleValue([wrap_key(tx, item, source) for item in key])
+        items = [wrap_key(tx, item, TupleItemSource(source, place)) for place, item in enumerate(key)]
+        return TupleValue(items, source=source)
     return tx.wrap_known(key)
 
 
@@ -438,6 +466,7 @@ def _update(self: DictValue, tx: TraceContext, args: list[Value], kwargs: dict[s
 def _clear(self: DictValue, tx: TraceContext, args: list[Value], kwargs: dict[str, Value]) -> Value:
     self.guard_keys(tx)
     self.remove(tx, list(self.entries))
+    self.writes.clear()
     return NONE
 
 

@@ -27,6 +27,7 @@ from treadle_tracer.source import (
     AttrSource,
     ConstSource,
     DictItemSource,
+    DictKeySource,
     ItemSource,
     ListItemSource,
     LocalSource,
@@ -295,8 +296,8 @@ def _mapping_proxy(tx: TraceContext, obj: Any, source: Source) -> Value:
     if proxy is not None:
         return proxy
     made = DictValue({}, types.MappingProxyType)  # type: ignore[arg-type]
-    for key, item in obj.items():
-        key_value = wrap_key(tx, key, source)
+    for position, (key, item) in enumerate(obj.items()):
+        key_value = wrap_key(tx, key, DictKeySource(source, position))
         made.entries[outside_hash_key(tx, key_value)] = (key_value, LazyValue(item, ApplySource(source, ItemOf(key))))
     if not isinstance(source, ConstSource):
         tx.guards.add(source, "call", SameKeys(obj), f"{source.text} has the same {len(obj)} keys")
