@@ -154,6 +154,7 @@ def test_changed_dicts_keep_identity_and_order(make):
     real["z"], real["a"] = 1, 2
     x = DictValue(entries(a=Constant(2), z=Constant(9)), type(real))
     x.source = LocalSource("x")
+    x.writes.forget()
     mutations = Mutations()
     mutations.mutated(x)
     assert run(x, real, mutations=mutations) is real

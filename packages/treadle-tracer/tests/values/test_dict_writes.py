@@ -97,6 +97,13 @@ def test_random_writes_leave_what_python_leaves(statements, held, cls):
         assert found == expected
 
 
+def test_popitem_leaves_no_gap_for_those_who_iterate():
+    function = _function(["d.popitem()", "d[(thing, 1)] = 1"])
+    traced, _ = compiled(function)
+    for _ in range(2):
+        assert _run(traced, dict, [0, 1]) == _run(function, dict, [0, 1])
+
+
 @pytest.mark.parametrize(
     "cls",
     [dict, collections.OrderedDict, lambda keys: types.MappingProxyType(dict(keys))],

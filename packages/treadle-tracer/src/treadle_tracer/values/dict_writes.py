@@ -6,7 +6,8 @@ ones of the program, and whoever iterates over it goes on where it was.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
+import contextlib
+from collections.abc import Callable, Hashable, Iterator
 from typing import TYPE_CHECKING
 
 from treadle_tracer.values.keys import asks_objects
@@ -52,6 +53,22 @@ class DictWrites:
             return
         self._places.pop(hashed, None)
         self._calls.append((dict.__delitem__, (key,)))
+
+    def pop_last(self, hashed: Hashable) -> None:
+        """`dict.popitem()`, of the item under `hashed`. Unlike `del` it leaves no gap where the next item is stored behind."""
+        if self._calls is not None:
+            self._places.pop(hashed, None)
+            self._calls.append((dict.popitem, ()))
+
+    @contextlib.contextmanager
+    def update(self, other: Value) -> Iterator[None]:
+        """The stores in here are those of `dict.update(other)`, a plain dict. It may lay out the dict anew, which stores need not."""
+        self._places.clear()
+        first = 0 if self._calls is None else len(self._calls)
+        yield
+        self._places.clear()
+        if self._calls is not None:
+            self._calls[first:] = [(dict.update, (other,))]
 
     def clear(self) -> None:
         """`dict.clear()`: no call before it matters."""

@@ -122,6 +122,12 @@ class InstanceDict(DictValue):
             self.check_is_attribute(tx, name)
             tx.mutations.delete_attr(self.instance, name)
 
+    def remove_last(self, tx: TraceContext) -> tuple[Value, Value]:
+        name = next(reversed(self.entries))
+        entry = self.entries[name]
+        self.remove(tx, [name])
+        return entry
+
     def check_is_attribute(self, tx: TraceContext, name: str) -> None:
         """Break where the item `name` and the attribute `name` are two things: a data descriptor of the class takes the attribute."""
         raw = lookup(tx, self.instance.python_type(), name)

@@ -186,6 +186,13 @@ class DictValue(Value):
         for held in hashed:
             self.writes.delete(held, self.entries.pop(held)[0])
 
+    def remove_last(self, tx: TraceContext) -> tuple[Value, Value]:
+        """Delete the last item and return it."""
+        self._mutated(tx)
+        hashed, entry = self.entries.popitem()
+        self.writes.pop_last(hashed)
+        return entry
+
     # ---- reading
 
     def lookup(self, tx: TraceContext, key: Value) -> Value | None:
@@ -319,8 +326,7 @@ class DictValue(Value):
         """`dict.update` with one positional argument."""
         mapping = other.as_dict(tx)
         if mapping is not None:
-            for key, value in list(mapping.raw_entries(tx).values()):
-                self.set_item(tx, key, value)
+            self.merge(tx, dict(mapping.raw_entries(tx)))
         elif lookup(tx, other.python_type(), "keys") is not MISSING:
             for key in other.call_method(tx, "keys", [], {}).unpack(tx):
                 self.set_item(tx, key, other.get_item(tx, key))
@@ -332,6 +338,12 @@ class DictValue(Value):
                     if is_subtype(self.cls, collections.OrderedDict):  # which unpacks in a way of its own
                         raise Unsupported("raises", f"{self.cls.__name__}.update of what are no pairs") from None
                     raise
+                self.set_item(tx, key, value)
+
+    def merge(self, tx: TraceContext, entries: dict[Any, tuple[Value, Value]]) -> None:
+        """`dict.update` with a plain dict of these entries."""
+        with self.writes.update(DictValue(entries)):
+            for key, value in entries.values():
                 self.set_item(tx, key, value)
 
     def builtin_method(self, tx: TraceContext, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
@@ -437,10 +449,12 @@ def _popitem(self: DictValue, tx: TraceContext, args: list[Value], kwargs: dict[
     self.guard_keys(tx)
     if not self.entries:
         tx.raise_exception(KeyError, "popitem(): dictionary is empty")
-    last = kwargs.get("last", args[0] if args else boolean(True)).truth(tx)
-    hashed = list(self.entries)[-1 if last else 0]
-    key, value = self.entries[hashed]
-    self.remove(tx, [hashed])
+    if not kwargs.get("last", args[0] if args else boolean(True)).truth(tx):
+        hashed = next(iter(self.entries))
+        key, value = self.entries[hashed]
+        self.remove(tx, [hashed])
+    else:
+        key, value = self.remove_last(tx)
     return TupleValue((key, value.force(tx) if isinstance(value, LazyValue) else value))
 
 
@@ -458,8 +472,8 @@ def _key_and_value(tx: TraceContext, pair: Value, position: int) -> tuple[Value,
 def _update(self: DictValue, tx: TraceContext, args: list[Value], kwargs: dict[str, Value]) -> Value:
     if args:
         self.update_from(tx, args[0])
-    for name, value in kwargs.items():
-        self.set_item(tx, tx.from_constant(name), value)
+    if kwargs:
+        self.merge(tx, {name: (Constant(name), value) for name, value in kwargs.items()})
     return NONE
 
 
