@@ -9,6 +9,8 @@ from .errors import InternalError, UnsupportedGraph, WrongResult
 from .functional_trace import InferenceTrace, trace_inference
 from .gradients_off import with_gradients_off
 from .graph_runner import user_line
+from .pieces import run_in_pieces, switches_inference_mode
+from .pieces import why_not_compile as why_not_compile_piece
 from .pipeline import aot
 
 if TYPE_CHECKING:
@@ -24,9 +26,12 @@ __all__ = [
     "aot",
     "keep_cuts",
     "min_cut",
+    "run_in_pieces",
     "save_everything",
+    "switches_inference_mode",
     "trace_inference",
     "user_line",
+    "why_not_compile_piece",
     "with_budget",
     "with_gradients_off",
 ]

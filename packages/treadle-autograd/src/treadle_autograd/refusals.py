@@ -19,7 +19,7 @@ from torch._subclasses.fake_tensor import (
 )
 
 from treadle_shapes import ShapesError
-from treadle_shapes.torch import operator, unwrapped
+from treadle_shapes.torch import enter_inference_mode, operator, unwrapped
 
 from .errors import InternalError, Refusal, UnsupportedGraph
 
@@ -51,6 +51,8 @@ def why_not_functional(gm: fx.GraphModule) -> str | None:
             argument = node.kwargs.get(name, node.args[position] if position < len(node.args) else None)
             if isinstance(argument, fx.Node) and isinstance(argument.meta.get("example_value"), torch.Tensor):
                 return f"{record.name} raises for some values of {name}, which no operator that it consists of does"
+        if node.target is enter_inference_mode:
+            return "it enters inference mode"
         if node.op == "call_module":
             return f"call_module nodes ({node.target}) are not part of the contract"
     return _why_not_written(nodes)

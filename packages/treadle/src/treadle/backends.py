@@ -17,7 +17,7 @@ import torch
 from torch import fx
 
 import treadle_autograd
-from treadle_autograd import aot, with_gradients_off
+from treadle_autograd import aot, run_in_pieces, switches_inference_mode, why_not_compile_piece, with_gradients_off
 from treadle_shapes import paused
 from treadle_shapes.torch import keep_fake_calls, save_fake_calls
 
@@ -121,6 +121,16 @@ def _through_aot(
 ) -> Compiled:
     """Compile with `aot`. The graphs go to `training` where autograd is at work, else to `inference`; a graph without functional form
     runs in eager."""
+    if switches_inference_mode(gm):
+
+        @without_hook  # called from the first run
+        def compile_piece(piece: fx.GraphModule, inputs: Sequence[Any]) -> Compiled:
+            reason = why_not_compile_piece(piece)
+            if reason is not None:
+                return run_in_eager(piece, reason)
+            return _through_aot(piece, inputs, options, inference, training, decompositions, cache)
+
+        return run_in_pieces(gm, compile_piece)
     is_training = needs_gradients(gm, example_inputs)
     is_differentiable = is_training and leaves_history(gm)
     turns_on = is_differentiable and not torch.is_grad_enabled()

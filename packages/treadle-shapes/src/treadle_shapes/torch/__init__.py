@@ -24,6 +24,12 @@ from treadle_shapes.torch.function_transforms import (
 )
 from treadle_shapes.torch.graph_calls import NUMBER_FUNCTIONS, build_calls, call_on_symbolic
 from treadle_shapes.torch.graph_modules import HooklessGraphModule
+from treadle_shapes.torch.inference_mode import (
+    enter_inference_mode,
+    inference_mode_depth,
+    leave_inference_mode,
+    leave_inference_modes,
+)
 from treadle_shapes.torch.kept_calls import environment as fake_call_environment
 from treadle_shapes.torch.kept_calls import keep_fake_calls, save_fake_calls, sources_in, states_of
 from treadle_shapes.torch.operators import (
@@ -101,6 +107,10 @@ __all__ = [
     "generator_state",
     "replay_of",
     "ask_kernel",
+    "enter_inference_mode",
+    "inference_mode_depth",
+    "leave_inference_mode",
+    "leave_inference_modes",
     "why_not_replay",
     "unwrapped",
     "fake_call_environment",

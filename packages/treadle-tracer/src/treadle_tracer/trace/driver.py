@@ -45,6 +45,7 @@ def _trace(tx: Tracer, function: Callable[..., Any], args: tuple[Any, ...], kwar
         values: list[Value] = [tx.wrap(arg, LocalSource(f"arg{i}")) for i, arg in enumerate(args)]
         named = {name: tx.wrap(value, LocalSource(name)) for name, value in kwargs.items()}
         result = callee.call(tx, values, named)
+        tx.contexts.require_none()
         tx.close_writes()
         changes = tx.state_changes()
         tx.close_state()

@@ -27,6 +27,7 @@ from treadle_tracer.trace.tracer import Tracer
 from treadle_tracer.values.base import LazyValue
 from treadle_tracer.values.cells import CellValue, wrap_cell
 from treadle_tracer.values.coroutines import CoroutineValue
+from treadle_tracer.values.entered_contexts import LeftInside
 from treadle_tracer.values.functions import FunctionValue
 from treadle_tracer.values.generators import GeneratorValue
 from treadle_tracer.values.tail_calls import tail_call
@@ -167,8 +168,9 @@ def trace_frame(
     """
     if takes_long(frame.code) and not options.fullgraph:
         raise TakesTooLong("long-trace", model.qualname)
-    for _ in range(3):
-        tx = Tracer(inline_call, run_body, dynamic, options, caller_handles)
+    stays_out = frozenset[int]()
+    for _ in range(5):
+        tx = Tracer(inline_call, run_body, dynamic, options, caller_handles, stays_out)
         tx.break_at = break_at
         root = _root_frame(tx, frame, model, stop_at)
         try:
@@ -178,6 +180,10 @@ def trace_frame(
             tx.abandon()
             tx.forget()
             raise
+        except LeftInside as error:
+            stays_out |= {error.step}
+            tx.abandon()
+            tx.forget()
         except Unsupported as error:
             reason, break_at = without_frames(error), (error.steps or (root.break_step(),))[-1]
             tx.abandon()
@@ -213,6 +219,7 @@ def _run_root(tx: Tracer, root: RootFrame, reason: Unsupported | None) -> TraceR
     tx.frames.append(root)
     root.run()
     tx.graph.separation = None
+    tx.contexts.require_none()
     root.check_restored(tx.mutations.nothing)
     try:
         tx.close_writes()

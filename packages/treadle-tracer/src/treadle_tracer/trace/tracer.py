@@ -58,6 +58,7 @@ from treadle_tracer.values import wrap as wrapping
 from treadle_tracer.values.base import Constant
 from treadle_tracer.values.class_lookup import MISSING
 from treadle_tracer.values.constants import is_constant_object, is_trusted_name
+from treadle_tracer.values.entered_contexts import EnteredContexts
 from treadle_tracer.values.functions import FunctionValue, ModuleObject
 from treadle_tracer.values.generators import GeneratorValue
 from treadle_tracer.values.iteration import FixedIterator, SequenceIterator
@@ -139,7 +140,10 @@ class Tracer:
         dynamic: Mapping[Source, Mapping[int, int]] | None = None,
         options: TracerOptions | None = None,
         caller_handles: bool = False,
+        stays_out: frozenset[int] = frozenset(),
     ):
+        self.contexts = EnteredContexts(stays_out)
+        self.began_in_inference_mode = torch.is_inference_mode_enabled()
         self.graph = GraphBuilder()
         self.guards = GuardSet()
         self.mutations = Mutations()
@@ -345,7 +349,7 @@ class Tracer:
         static = static and not self.symbols.dynamic.is_input(source)
         dims = () if static else self.symbols.dynamic_dims(source, obj)
         self.guards.add_tensor(source, obj, dims, by_identity=static)
-        with outside_transforms():
+        with outside_transforms(), self.contexts.while_making_fakes():
             fake = self.symbols.fake_like(source, obj, dims)
         made = TensorValue(None, fake, obj, source, static)
         self._fakes[id(fake)] = made
@@ -459,6 +463,19 @@ class Tracer:
         self._states[setter, keys] = (first, value)
         self.graph.call("call_function", setter, (*keys, value), {}, None, self.stack_trace())
 
+    def note_state(self, setter: Any, before: Any, value: Any) -> None:
+        """Something else than the setter has changed this state."""
+        self._states[setter, ()] = (self._states.get((setter, ()), (before, None))[0], value)
+
+    def states_set(self) -> dict[Any, Any]:
+        """The state that the trace has set, by setter and keys."""
+        return {key: now for key, (first, now) in self._states.items() if now != first}
+
+    @property
+    def runs_forward(self) -> bool:
+        """Whether the code at hand is part of no backward pass and of no function that a transform calls."""
+        return not (self._backward_bodies or self._outer_states)
+
     @contextmanager
     def as_in_backward(self, grad_mode: bool) -> Iterator[None]:
         """Inside, code is traced that a backward pass will run, in this grad mode and without autocast.
@@ -531,6 +548,7 @@ class Tracer:
 
     def abandon(self) -> None:
         """Restore torch's state after a trace that is given up."""
+        self.contexts.abandon()
         for (setter, keys), (first, _) in reversed(self._states.items()):
             setter(*keys, first)
 

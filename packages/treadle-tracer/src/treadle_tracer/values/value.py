@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
     from treadle_shapes.torch import FakeCallCache
     from treadle_tracer.source import Source
+    from treadle_tracer.values.entered_contexts import EnteredContexts
     from treadle_tracer.values.graph_view import Graph
 
 
@@ -351,6 +352,8 @@ class TraceContext(LooksUp, Protocol):
     overrides_off: int  # how many parts of the program around this place turn `__torch_function__` off
     dispatches: int  # how many calls of `__torch_function__` are being traced
     grad_mode_uses: int  # how often the program has asked for grad mode or set it
+    step: int  # of the next instruction, counted over all frames
+    began_in_inference_mode: bool
     deleted: Any  # stands for a deleted attribute, global or cell content
 
     @property
@@ -365,6 +368,13 @@ class TraceContext(LooksUp, Protocol):
     def fake_mode(self) -> FakeTensorMode: ...
     @property
     def fake_calls(self) -> FakeCallCache: ...
+    @property
+    def contexts(self) -> EnteredContexts: ...
+    @property
+    def runs_forward(self) -> bool:
+        """Whether the code at hand is part of no backward pass and of no function that a transform calls."""
+        ...
+
     @property
     def runs_in_order(self) -> bool:
         """Whether the code at hand runs once, where the program has it, in the state of PyTorch at entry, grad mode aside."""
@@ -584,6 +594,13 @@ class TraceContext(LooksUp, Protocol):
 
     def change_state(self, setter: Any, keys: tuple[Any, ...], before: Any, value: Any) -> None:
         """Set torch's state for the rest of the trace, and in the graph."""
+
+    def note_state(self, setter: Any, before: Any, value: Any) -> None:
+        """Something else than the setter has changed torch's state."""
+
+    def states_set(self) -> dict[Any, Any]:
+        """The state that the trace has set, by setter and keys."""
+        ...
 
     def as_in_backward(self, grad_mode: bool) -> AbstractContextManager[None]:
         """Inside, code is traced that a backward pass will run, in this grad mode."""

@@ -15,6 +15,7 @@ from treadle_tracer.room import recursion_limit
 from treadle_tracer.source import ConstSource
 from treadle_tracer.values.base import FALSE, NONE, TRUE, Constant
 from treadle_tracer.values.function_overrides import DEFAULT_OVERRIDE, handle, has_override, has_override_among
+from treadle_tracer.values.inference_mode import inference_guard
 from treadle_tracer.values.rules.rule import Apply, Args, Effect, Kwargs, Rule, Version, always, breaks, folds, members
 from treadle_tracer.values.tensor_subclasses import default_override, overrides_off
 from treadle_tracer.values.value import Raised, Value
@@ -246,6 +247,7 @@ RULES = (
     Rule(torch.overrides.handle_torch_function, handle),
     Rule(DEFAULT_OVERRIDE, default_override),
     Rule(torch._C.DisableTorchFunctionSubclass, overrides_off, Effect.WRITES_STATE),
+    Rule(torch._C._InferenceMode, inference_guard),  # type: ignore[attr-defined]
     Rule(torch._C._has_torch_function, has_override_among, Effect.NONE, answers_at_trace_time=True),
     Rule(torch._C._has_torch_function_unary, has_override, Effect.NONE, answers_at_trace_time=True),
     Rule(torch._C._has_torch_function_variadic, has_override, Effect.NONE, answers_at_trace_time=True),
