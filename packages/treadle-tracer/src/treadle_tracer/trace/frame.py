@@ -228,6 +228,11 @@ class Frame:
             error.steps = steps_to_leave(tx.frames, _LOOPS)[: error.most_frames]  # type: ignore[arg-type]
         return error
 
+    def spreads_keywords(self) -> bool:
+        """Whether the present instruction is a call with `**kwargs`."""
+        instruction = self.instructions[self.at]
+        return instruction.opname == "CALL_FUNCTION_EX" and bool((instruction.arg or 0) & 1)
+
     def break_step(self) -> int:
         """The step to stop before: the present one, or that of the KW_NAMES or PRECALL that began its call."""
         step, at = self.step, self.at

@@ -44,7 +44,7 @@ def likely_truth(frame: Frame, value: Value, when: bool, target: int) -> bool | 
     The jump goes to `target` if the truth is `when`.
     """
     tx = frame.tx
-    if tx.speculation is not None or not tx.symbols.guesses or not _is_unknown(frame, value):
+    if tx.speculation is not None or tx.modes.ask or not tx.symbols.guesses or not _is_unknown(frame, value):
         return None
     sides = {when: target, not when: frame.pc}
     unlikely = [truth for truth, place in sides.items() if _is_unlikely(frame, place)]

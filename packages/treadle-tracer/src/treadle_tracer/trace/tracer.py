@@ -44,6 +44,7 @@ from treadle_tracer.values import (
     builtin_methods,
     class_writes,
     exceptions,
+    mode_calls,
     module_attributes,
     objects,
     originals,
@@ -59,6 +60,7 @@ from treadle_tracer.values.base import Constant
 from treadle_tracer.values.class_lookup import MISSING
 from treadle_tracer.values.constants import is_constant_object, is_trusted_name
 from treadle_tracer.values.entered_contexts import EnteredContexts
+from treadle_tracer.values.function_modes import FunctionModes
 from treadle_tracer.values.functions import FunctionValue, ModuleObject
 from treadle_tracer.values.generators import GeneratorValue
 from treadle_tracer.values.iteration import FixedIterator, SequenceIterator
@@ -143,6 +145,7 @@ class Tracer:
         stays_out: frozenset[int] = frozenset(),
     ):
         self.contexts = EnteredContexts(stays_out)
+        self.modes = FunctionModes()
         self.began_in_inference_mode = torch.is_inference_mode_enabled()
         self.graph = GraphBuilder()
         self.guards = GuardSet()
@@ -206,6 +209,8 @@ class Tracer:
 
     # ---- operations that a module of values/ needs of a higher one: see TraceContext
 
+    call_by_modes = mode_calls.call_by_modes
+    handle_by_modes = mode_calls.handle_by_modes
     fold = protocol.fold
     raise_exception = protocol.raise_exception
     raise_exception_value = protocol.raise_exception_value

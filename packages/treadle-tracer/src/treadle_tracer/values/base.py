@@ -6,6 +6,8 @@ import operator
 import types
 from typing import TYPE_CHECKING, Any
 
+import torch
+
 from treadle_tracer.by_identity import is_one_of
 from treadle_tracer.errors import Unsupported
 from treadle_tracer.source import ConstSource
@@ -149,6 +151,8 @@ class Constant(ConcreteValue):
 
     def builtin_method(self, tx: TraceContext, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
         if name in ("__enter__", "__exit__"):  # `with torch.device(...):` changes where tensors are made
+            if isinstance(self.obj, torch.device):
+                return tx.modes.enter_device(tx, self, name)
             raise Unsupported("global-state", f"{self.describe()}.{name}")
         args = [_plain_argument(tx, name, arg) for arg in args]
         return tx.fold(getattr(self.obj, name), args, kwargs)

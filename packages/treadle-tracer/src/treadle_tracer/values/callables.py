@@ -59,6 +59,8 @@ class CallableValue(ConcreteValue):
         wrong = why_not_callable_with(obj, len(args), list(kwargs))
         if wrong is not None:
             return tx.raise_exception(TypeError, wrong)
+        if tx.modes.are_active and (may_be_overridden(obj) or obj is torch._C._set_grad_enabled):
+            return tx.call_by_modes(obj, functools.partial(self.call, tx), args, kwargs)
         override = call_override(tx, obj, args, kwargs) if may_be_overridden(obj) else None
         if override is not None:
             return override
@@ -78,6 +80,7 @@ class CallableValue(ConcreteValue):
         if getattr(obj, "__module__", None) in _PURE_MODULES:
             return tx.fold(obj, args, kwargs, may_warn=type(obj) is types.FunctionType)
         if is_numpy_function(obj):
+            tx.modes.refuse(self.describe())
             return tx.numpy_call(obj, args, kwargs)
         owner = getattr(obj, "__self__", None)
         if isinstance(owner, type):

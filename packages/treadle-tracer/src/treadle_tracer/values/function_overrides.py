@@ -105,16 +105,20 @@ def call_override(tx: TraceContext, function: Any, args: list[Value], kwargs: di
 
 def has_override(tx: TraceContext, args: list[Value], kwargs: dict[str, Value]) -> Value:
     """`has_torch_function_unary(arg)`, `has_torch_function_variadic(*args)`"""
-    return boolean(bool(overriding(tx, args)))
+    return boolean(tx.modes.are_active or bool(overriding(tx, args)))
 
 
 def has_override_among(tx: TraceContext, args: list[Value], kwargs: dict[str, Value]) -> Value:
     """`has_torch_function(relevant)`"""
+    if tx.modes.are_active:
+        return boolean(True)
     return boolean(bool(overriding(tx, [value for relevant in args for value in relevant.unpack(tx)])))
 
 
 def handle(tx: TraceContext, args: list[Value], kwargs: dict[str, Value]) -> Value:
     """`torch.overrides.handle_torch_function(function, relevant, *args, **kwargs)`"""
+    if tx.modes.are_active:
+        return tx.handle_by_modes(args, kwargs)
     function, relevant, *given = args
     return dispatch(tx, function, overriding(tx, relevant.unpack(tx)), given, dict_of(kwargs))
 

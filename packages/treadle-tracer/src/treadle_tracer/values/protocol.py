@@ -224,6 +224,8 @@ def _operator_of_numbers(tx: TraceContext, operation: Operation) -> Value | None
     if isinstance(a, Constant) and isinstance(a.obj, str):
         raise Unsupported("format", b.describe())
     function = operation.function if isinstance(a, TensorValue) else BINARY[operation.text][0]
+    if tx.modes.ask and (isinstance(a, TensorValue) or isinstance(b, TensorValue)):
+        return tx.call_by_modes(function, lambda given, named: binary_op(tx, operation.shown, *given), [a, b], {})
     if function is operator.pow and isinstance(a, Constant):  # a graph prints `-3 ** x`, which is another number
         function = torch.pow if isinstance(b, TensorValue) else pow
     return operator_in_graph(tx, function, [a, b])

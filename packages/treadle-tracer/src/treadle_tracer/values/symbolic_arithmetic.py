@@ -32,6 +32,12 @@ _OPERANDS = (int, float, bool, complex, *_SYMBOLIC)  # whose operators are no co
 def operator_in_graph(tx: TraceContext, function: Callable[..., Any], args: list[Value]) -> Value:
     """An operator with at least one tensor or symbolic operand."""
     if any(isinstance(arg, TensorValue) for arg in args):
+        if tx.modes.ask:
+
+            def plain(given: list[Value], named: dict[str, Value]) -> Value:
+                return tx.run_in_graph("call_function", function, given, named)
+
+            return tx.call_by_modes(function, plain, args, {})
         return tx.run_in_graph("call_function", function, args, {})
     if any(isinstance(arg, NumpyNumber) for arg in args):
         return numpy_numbers.operate(tx, function, args)

@@ -123,6 +123,9 @@ class TensorValue(Value):
     # ---- attributes
 
     def get_attr(self, tx: TraceContext, name: str) -> Value:
+        if tx.modes.ask and isinstance(vars(torch._C.TensorBase).get(name), types.GetSetDescriptorType):
+            getter = vars(torch._C.TensorBase)[name].__get__
+            return tx.call_by_modes(getter, lambda given, named: self.get_attr(tx, name), [self], {})
         stored = tx.mutations.load_attr(self, name)
         if isinstance(stored, Value):
             return stored
@@ -148,9 +151,11 @@ class TensorValue(Value):
     def set_attr(self, tx: TraceContext, name: str, value: Value) -> None:
         setter = _SETTERS.get(name)
         if setter is not None:
+            tx.modes.refuse(f"assignment to .{name}")
             setter(self, tx, value)
             return
         if hasattr(torch.Tensor, name):
+            tx.modes.refuse(f"assignment to .{name}")
             raise Unsupported("tensor-attribute", f"assignment to .{name}")
         tx.mutations.store_attr(self, name, value)
 
@@ -165,6 +170,8 @@ class TensorValue(Value):
     # ---- protocols
 
     def truth(self, tx: TraceContext) -> bool:
+        if tx.modes.ask:
+            return tx.tensor_method(self, "__bool__", [], {}).truth(tx)
         known = known_number(tx, self.known_node)
         if known is not None:
             return bool(known)
@@ -176,12 +183,14 @@ class TensorValue(Value):
     def length(self, tx: TraceContext) -> int:
         if replaced_method(tx, self.python_type(), "__len__") is not None:
             return super().length(tx)
+        tx.modes.refuse("the length of a tensor")
         if self.fake.dim() == 0:
             tx.raise_exception(TypeError, "len() of a 0-d tensor")
         size = self.fake.shape[0]
         return size if isinstance(size, int) else tx.specialise(tx.symbols.size_value(tx, self, 0, size))
 
     def as_index(self, tx: TraceContext) -> int:
+        tx.modes.refuse("a tensor as an index")
         known = known_number(tx, self.known_node) if self.fake.dtype in INDEX_TYPES else None
         if known is not None:
             return int(known)
@@ -204,6 +213,9 @@ class TensorValue(Value):
     def iterate(self, tx: TraceContext) -> Value:
         if replaced_method(tx, self.python_type(), "__iter__") is not None:
             return super().iterate(tx)
+        if tx.modes.ask:
+            tx.tensor_method(self, "dim", [], {})  # torch/_tensor.py, `Tensor.__iter__`
+            return tx.tensor_method(self, "unbind", [Constant(0)], {}).iterate(tx)
         if self.fake.dim() == 0:
             tx.raise_exception(TypeError, "iteration over a 0-d tensor")
         return rows_of(tx, self, self.length(tx)).iterate(tx)  # a size that data tells may be decided on

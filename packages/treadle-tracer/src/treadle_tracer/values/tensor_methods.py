@@ -31,6 +31,8 @@ def get_item(tx: TraceContext, owner: TensorValue, key: Value) -> Value:
     overridden = _overridden_by_argument(tx, owner, "__getitem__", [key], {})
     if overridden is not None:
         return overridden
+    if tx.modes.ask:
+        return _method_by_modes(tx, "__getitem__", [owner, key], {})
     key = tensor_numbers.with_known_scalars(tx, key)
     found = tensor_numbers.get_item(tx, owner, key)
     return found if found is not None else run_in_graph(tx, "call_function", operator.getitem, [owner, key], {})
@@ -40,9 +42,24 @@ def set_item(tx: TraceContext, owner: TensorValue, key: Value, value: Value) -> 
     """`owner[key] = value`"""
     if _overridden_by_argument(tx, owner, "__setitem__", [key, value], {}) is not None:
         return
+    if tx.modes.ask:
+        _method_by_modes(tx, "__setitem__", [owner, key, value], {})
+        return
     key = tensor_numbers.with_known_scalars(tx, key)
     if not tensor_numbers.set_item(tx, owner, key, value):
         run_in_graph(tx, "call_function", operator.setitem, [owner, key, value], {})
+
+
+def _method_by_modes(tx: TraceContext, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    """A method of the first argument where a mode may be asked about it."""
+    if lookup(tx, torch.Tensor, name) is MISSING:
+        raise Unsupported("function-mode", f"{name} of {args[0].describe()}")
+
+    def plain(given: list[Value], named: dict[str, Value]) -> Value:
+        owner, *rest = given
+        return tensor_method(tx, owner, name, rest, named)  # type: ignore[arg-type]
+
+    return tx.call_by_modes(getattr(torch.Tensor, name), plain, args, kwargs)
 
 
 def _overridden_by_argument(
@@ -58,6 +75,8 @@ def tensor_method(
     tx: TraceContext, owner: TensorValue, name: str, args: list[Value], kwargs: dict[str, Value]
 ) -> Value:
     """PyTorch's own method of this name, whatever the class has now."""
+    if tx.modes.ask:
+        return _method_by_modes(tx, name, [owner, *args], kwargs)
     overridden = _overridden_by_argument(tx, owner, name, args, kwargs)
     if overridden is not None:
         return overridden

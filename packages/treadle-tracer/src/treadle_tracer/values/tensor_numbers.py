@@ -27,6 +27,8 @@ def truth_value(tx: TraceContext, value: Value) -> Value | None:
     """`bool(value)` as a number of the graph if it is unbacked, else None."""
     if isinstance(value, ArrayValue) and value.ndim == 0:
         value = value.tensor
+    if isinstance(value, TensorValue) and tx.modes.ask:
+        return None
     if isinstance(value, TensorValue) and tx.symbols.takes_numbers:
         return to_bool(tx, value)
     if not is_unbacked(tx, value):

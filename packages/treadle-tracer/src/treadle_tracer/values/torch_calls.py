@@ -151,6 +151,7 @@ def run_in_graph(
 
     A result without tensors (a size, a flag) is a constant and leaves no node.
     """
+    tx.modes.refuse(_name(target))
     known = operator_record(target)
     if _name(target) == "detach_" and isinstance(args[0], TensorValue) and answer_of_object(tx, args[0], "_is_view"):
         raise Unsupported("torch-call-raises", f"detach_ of {args[0].describe()}, which is a view")

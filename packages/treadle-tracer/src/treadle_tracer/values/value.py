@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from treadle_shapes.torch import FakeCallCache
     from treadle_tracer.source import Source
     from treadle_tracer.values.entered_contexts import EnteredContexts
+    from treadle_tracer.values.function_modes import FunctionModes
     from treadle_tracer.values.graph_view import Graph
 
 
@@ -334,6 +335,7 @@ class FrameView(Protocol):
     @property
     def module_name(self) -> str: ...
     def break_step(self) -> int: ...
+    def spreads_keywords(self) -> bool: ...
     @property
     def local_names(self) -> tuple[str, ...]: ...
     def named_locals(self) -> dict[str, Value]: ...
@@ -371,6 +373,8 @@ class TraceContext(LooksUp, Protocol):
     @property
     def contexts(self) -> EnteredContexts: ...
     @property
+    def modes(self) -> FunctionModes: ...
+    @property
     def runs_forward(self) -> bool:
         """Whether the code at hand is part of no backward pass and of no function that a transform calls."""
         ...
@@ -386,6 +390,16 @@ class TraceContext(LooksUp, Protocol):
         ...
 
     # values of objects
+
+    def call_by_modes(
+        self, function: Any, plain: Callable[..., Value], args: list[Value], kwargs: dict[str, Value]
+    ) -> Value:
+        """A call of torch that modes may see; `plain(args, kwargs)` is the call that nobody sees."""
+        ...
+
+    def handle_by_modes(self, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        """`torch.overrides.handle_torch_function(*args, **kwargs)` where modes are active."""
+        ...
 
     def wrap(self, obj: Any, source: Source | None) -> Value:
         """The Value of an outside object, with the guards that its kind relies on. Without a source it needs none."""

@@ -13,7 +13,7 @@ import torch
 from treadle_tracer.errors import Unsupported
 from treadle_tracer.room import recursion_limit
 from treadle_tracer.source import ConstSource
-from treadle_tracer.values.base import FALSE, NONE, TRUE, Constant
+from treadle_tracer.values.base import FALSE, NONE, TRUE, Constant, boolean
 from treadle_tracer.values.function_overrides import DEFAULT_OVERRIDE, handle, has_override, has_override_among
 from treadle_tracer.values.inference_mode import inference_guard
 from treadle_tracer.values.rules.rule import Apply, Args, Effect, Kwargs, Rule, Version, always, breaks, folds, members
@@ -39,7 +39,7 @@ _FIXED = [
     *members("torch", "promote_types can_cast"),
     *members(
         "torch._C",
-        "_is_torch_function_mode_enabled _is_autocast_available _len_torch_function_stack _len_torch_dispatch_stack "
+        "_is_autocast_available _len_torch_dispatch_stack "
         "_is_flash_attention_available _log_api_usage_once _is_torch_function_enabled _are_functorch_transforms_active",
     ),
     *members("torch.amp", "is_autocast_available"),
@@ -56,7 +56,7 @@ _SWITCHES = [
     *members(
         "torch",
         "is_autocast_enabled get_autocast_dtype is_autocast_cache_enabled get_autocast_gpu_dtype get_autocast_cpu_dtype "
-        "is_autocast_cpu_enabled is_deterministic_algorithms_warn_only_enabled get_default_device get_num_threads "
+        "is_autocast_cpu_enabled is_deterministic_algorithms_warn_only_enabled get_num_threads "
         "get_num_interop_threads get_float32_matmul_precision get_deterministic_debug_mode is_warn_always_enabled",
     ),
     *members(
@@ -243,7 +243,35 @@ _LEFT_TO_PYTHON = [
     *members("torch.compiler", "disable allow_in_graph"),
 ]
 
+# ---- modes that see every call of torch
+
+
+def _default_device(tx: TraceContext, args: Args, kwargs: Kwargs) -> Value:
+    """`torch.get_default_device()`"""
+    device = tx.modes.default_device(tx)
+    if device is None:
+        return _switch(torch.get_default_device).apply(tx, args, kwargs)
+    if not device.is_constant() or device.constant().type not in ("cpu", "meta"):
+        raise Unsupported("function-mode", "the number of the default device")
+    return device
+
+
+def _push_mode(tx: TraceContext, args: Args, kwargs: Kwargs) -> Value:
+    tx.modes.push(tx, args[0])
+    return NONE
+
+
+def _mode_at(tx: TraceContext, args: Args, kwargs: Kwargs) -> Value:
+    return tx.modes.stack[args[0].constant()]
+
+
 RULES = (
+    Rule(torch._C._push_on_torch_function_stack, _push_mode, Effect.WRITES_STATE),
+    Rule(torch._C._pop_torch_function_stack, lambda tx, args, kwargs: tx.modes.pop(tx), Effect.WRITES_STATE),
+    Rule(torch._C._len_torch_function_stack, lambda tx, args, kwargs: Constant(len(tx.modes.stack)), Effect.READS_STATE),
+    Rule(torch._C._is_torch_function_mode_enabled, lambda tx, args, kwargs: boolean(bool(tx.modes.stack)), Effect.READS_STATE),
+    Rule(torch._C._get_function_stack_at, _mode_at, Effect.READS_STATE),
+    Rule(torch.get_default_device, _default_device, Effect.READS_STATE),
     Rule(torch.overrides.handle_torch_function, handle),
     Rule(DEFAULT_OVERRIDE, default_override),
     Rule(torch._C.DisableTorchFunctionSubclass, overrides_off, Effect.WRITES_STATE),
