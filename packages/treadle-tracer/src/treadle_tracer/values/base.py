@@ -152,7 +152,11 @@ class Constant(ConcreteValue):
     def builtin_method(self, tx: TraceContext, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
         if name in ("__enter__", "__exit__"):  # `with torch.device(...):` changes where tensors are made
             if isinstance(self.obj, torch.device):
-                return tx.modes.enter_device(tx, self, name)
+                if name == "__enter__":
+                    tx.modes.enter_device(tx, self)
+                    return self
+                tx.modes.pop(tx)
+                return NONE
             raise Unsupported("global-state", f"{self.describe()}.{name}")
         args = [_plain_argument(tx, name, arg) for arg in args]
         return tx.fold(getattr(self.obj, name), args, kwargs)

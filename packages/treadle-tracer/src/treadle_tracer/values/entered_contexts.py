@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from treadle_tracer.errors import Unsupported
 
 if TYPE_CHECKING:
-    from treadle_tracer.values.value import TraceContext, Value
+    from treadle_tracer.values.value import TraceContext
 
 
 class LeftInside(Unsupported):
@@ -27,7 +27,7 @@ class LeftInside(Unsupported):
 class _Entered(NamedTuple):
     """context: the value that stands for it. leave: undoes what entering has changed in this process, the trace aside."""
 
-    context: Value
+    context: object
     name: str
     step: int
     leave: Callable[[], None]
@@ -46,16 +46,16 @@ class EnteredContexts:
         if tx.step - 1 in self.stays_out or not tx.runs_forward or tx.graph.checkpoint is not None:
             raise Unsupported("global-state", name)
 
-    def enter(self, tx: TraceContext, context: Value, name: str, leave: Callable[[], None] = lambda: None) -> None:
+    def enter(self, tx: TraceContext, context: object, name: str, leave: Callable[[], None] = lambda: None) -> None:
         """Note that the program has entered a context. `require_enterable` has been asked."""
         self._entered.append(_Entered(context, name, tx.step - 1, leave))
 
-    def require_innermost(self, context: Value) -> None:
+    def require_innermost(self, context: object) -> None:
         """Raises Unsupported for a context that is not the one to be left next."""
         if not self._entered or self._entered[-1].context is not context:
             raise Unsupported("global-state", "a context of torch that is left out of order")
 
-    def leave(self, context: Value) -> None:
+    def leave(self, context: object) -> None:
         """Note that the program has left the innermost context, and undo what entering it has changed."""
         self.require_innermost(context)
         self._entered.pop().leave()

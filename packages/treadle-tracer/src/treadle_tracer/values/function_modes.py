@@ -15,17 +15,15 @@ from typing import TYPE_CHECKING
 from torch.utils._device import DeviceContext
 
 from treadle_tracer.errors import Unsupported
-from treadle_tracer.values.base import NONE, LazyValue
-from treadle_tracer.values.value import Value
 
 if TYPE_CHECKING:
-    from treadle_tracer.values.value import TraceContext
+    from treadle_tracer.values.value import TraceContext, Value
 
 MODE_CODE = "function-mode"
 """The break of what cannot be traced through a mode."""
 
 
-class _Pushed(Value):
+class _Pushed:
     """Stands for one mode on the stack among the contexts that the program has entered."""
 
     __slots__ = ()
@@ -40,7 +38,7 @@ class FunctionModes:
     def __init__(self) -> None:
         self.stack: list[Value] = []
         self.settled = 0
-        self._pushed: list[Value] = []
+        self._pushed: list[_Pushed] = []
 
     @property
     def are_active(self) -> bool:
@@ -56,7 +54,7 @@ class FunctionModes:
         tx.contexts.require_enterable(tx, mode.describe())
         self._pushed.append(_Pushed())
         tx.contexts.enter(tx, self._pushed[-1], f"the mode {mode.describe()}")
-        self.stack.append(mode.force(tx) if isinstance(mode, LazyValue) else mode)
+        self.stack.append(mode)
 
     def pop(self, tx: TraceContext) -> Value:
         if not self.stack or not self._pushed:
@@ -64,13 +62,9 @@ class FunctionModes:
         tx.contexts.leave(self._pushed.pop())
         return self.stack.pop()
 
-    def enter_device(self, tx: TraceContext, device: Value, name: str) -> Value:
-        """`with torch.device(...)`: the device's `__enter__` and `__exit__`."""
-        if name == "__enter__":
-            self.push(tx, tx.wrap_known(DeviceContext).call(tx, [device], {}))
-            return device
-        self.pop(tx)
-        return NONE
+    def enter_device(self, tx: TraceContext, device: Value) -> None:
+        """`with torch.device(...)`"""
+        self.push(tx, tx.wrap_known(DeviceContext).call(tx, [device], {}))
 
     def default_device(self, tx: TraceContext) -> Value | None:
         """The innermost default device that the program has set; None where it has set none."""

@@ -13,7 +13,7 @@ import torch
 from treadle_tracer.errors import Unsupported
 from treadle_tracer.room import recursion_limit
 from treadle_tracer.source import ConstSource
-from treadle_tracer.values.base import FALSE, NONE, TRUE, Constant, boolean
+from treadle_tracer.values.base import FALSE, NONE, TRUE, Constant, LazyValue, boolean
 from treadle_tracer.values.function_overrides import DEFAULT_OVERRIDE, handle, has_override, has_override_among
 from treadle_tracer.values.inference_mode import inference_guard
 from treadle_tracer.values.rules.rule import Apply, Args, Effect, Kwargs, Rule, Version, always, breaks, folds, members
@@ -257,7 +257,7 @@ def _default_device(tx: TraceContext, args: Args, kwargs: Kwargs) -> Value:
 
 
 def _push_mode(tx: TraceContext, args: Args, kwargs: Kwargs) -> Value:
-    tx.modes.push(tx, args[0])
+    tx.modes.push(tx, args[0].force(tx) if isinstance(args[0], LazyValue) else args[0])
     return NONE
 
 
