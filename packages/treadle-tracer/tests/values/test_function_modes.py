@@ -70,7 +70,18 @@ def operators(x):
 
 def methods_and_attributes(x):
     with Noting() as mode:
-        found = [x.view(-1), x.sum(-1, keepdim=True), *x.split(1), x.norm(), x.mT, x.size(0), x.shape, x.dtype, len(x), x.dim()]
+        found = [
+            x.view(-1),
+            x.sum(-1, keepdim=True),
+            *x.split(1),
+            x.norm(),
+            x.mT,
+            x.size(0),
+            x.shape,
+            x.dtype,
+            len(x),
+            x.dim(),
+        ]
         found.append(x.clone().add_(1))
         rows = [row * 2 for row in x]
         y = x.clone()

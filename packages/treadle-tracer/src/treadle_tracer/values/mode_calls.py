@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from treadle_tracer.values.value import TraceContext
 
 
-
 def call_by_modes(
     tx: TraceContext, function: Any, plain: Callable[..., Value], args: list[Value], kwargs: dict[str, Value]
 ) -> Value:
@@ -52,7 +51,9 @@ def call_by_modes(
     function, kinds, given, named = asked
     wrapped = examples.function(function)
     named_values = None if named is None else examples.back(named)
-    return ask_modes(tx, wrapped, TupleValue([tx.wrap_known(kind) for kind in kinds]), examples.back(given), named_values)
+    return ask_modes(
+        tx, wrapped, TupleValue([tx.wrap_known(kind) for kind in kinds]), examples.back(given), named_values
+    )
 
 
 def _inlined(tx: TraceContext, function: types.FunctionType, args: list[Value], kwargs: dict[str, Value]) -> Value:
@@ -89,7 +90,9 @@ def handle_by_modes(tx: TraceContext, args: list[Value], kwargs: dict[str, Value
         if overrides is MISSING or overrides is torch._C._disabled_torch_function_impl or cls in kinds:
             continue
         kinds.insert(next((i for i, other in enumerate(kinds) if issubclass(cls, other)), len(kinds)), cls)
-    return ask_modes(tx, function, TupleValue([tx.wrap_known(kind) for kind in kinds]), TupleValue(given), dict_of(kwargs))
+    return ask_modes(
+        tx, function, TupleValue([tx.wrap_known(kind) for kind in kinds]), TupleValue(given), dict_of(kwargs)
+    )
 
 
 # ---- what PyTorch asks

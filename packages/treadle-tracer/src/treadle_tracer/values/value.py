@@ -25,9 +25,8 @@ if TYPE_CHECKING:
 
     from treadle_shapes.torch import FakeCallCache
     from treadle_tracer.source import Source
-    from treadle_tracer.values.entered_contexts import EnteredContexts
-    from treadle_tracer.values.function_modes import FunctionModes
     from treadle_tracer.values.graph_view import Graph
+    from treadle_tracer.values.state_views import Contexts, Modes
 
 
 class Raised(Exception):
@@ -371,9 +370,9 @@ class TraceContext(LooksUp, Protocol):
     @property
     def fake_calls(self) -> FakeCallCache: ...
     @property
-    def contexts(self) -> EnteredContexts: ...
+    def contexts(self) -> Contexts: ...
     @property
-    def modes(self) -> FunctionModes: ...
+    def modes(self) -> Modes: ...
     @property
     def runs_forward(self) -> bool:
         """Whether the code at hand is part of no backward pass and of no function that a transform calls."""

@@ -268,8 +268,14 @@ def _mode_at(tx: TraceContext, args: Args, kwargs: Kwargs) -> Value:
 RULES = (
     Rule(torch._C._push_on_torch_function_stack, _push_mode, Effect.WRITES_STATE),
     Rule(torch._C._pop_torch_function_stack, lambda tx, args, kwargs: tx.modes.pop(tx), Effect.WRITES_STATE),
-    Rule(torch._C._len_torch_function_stack, lambda tx, args, kwargs: Constant(len(tx.modes.stack)), Effect.READS_STATE),
-    Rule(torch._C._is_torch_function_mode_enabled, lambda tx, args, kwargs: boolean(bool(tx.modes.stack)), Effect.READS_STATE),
+    Rule(
+        torch._C._len_torch_function_stack, lambda tx, args, kwargs: Constant(len(tx.modes.stack)), Effect.READS_STATE
+    ),
+    Rule(
+        torch._C._is_torch_function_mode_enabled,
+        lambda tx, args, kwargs: boolean(bool(tx.modes.stack)),
+        Effect.READS_STATE,
+    ),
     Rule(torch._C._get_function_stack_at, _mode_at, Effect.READS_STATE),
     Rule(torch.get_default_device, _default_device, Effect.READS_STATE),
     Rule(torch.overrides.handle_torch_function, handle),
