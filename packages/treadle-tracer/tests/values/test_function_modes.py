@@ -171,7 +171,6 @@ def subclass_and_mode(x):
 def left_by_exception(x):
     try:
         with AddsOne():
-            y = x * 2
             raise ValueError
     except ValueError:
         return x * 2 + 1

@@ -22,6 +22,14 @@ from treadle_shapes.torch.function_transforms import (
     outside_transforms,
     unwrapped,
 )
+from treadle_shapes.torch.generator_states import (
+    drawing,
+    fills_first_argument,
+    restore_default_state,
+    seed_default,
+    seeded_state,
+    why_not_draw,
+)
 from treadle_shapes.torch.graph_calls import NUMBER_FUNCTIONS, build_calls, call_on_symbolic
 from treadle_shapes.torch.graph_modules import HooklessGraphModule
 from treadle_shapes.torch.inference_mode import (
@@ -107,7 +115,13 @@ __all__ = [
     "generator_state",
     "replay_of",
     "ask_kernel",
+    "drawing",
     "enter_inference_mode",
+    "fills_first_argument",
+    "seed_default",
+    "seeded_state",
+    "restore_default_state",
+    "why_not_draw",
     "inference_mode_depth",
     "leave_inference_mode",
     "leave_inference_modes",

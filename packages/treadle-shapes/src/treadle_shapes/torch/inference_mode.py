@@ -2,8 +2,8 @@
 
     with torch.inference_mode(): y = x + 1     =>     enter_inference_mode(True); y = x + 1; leave_inference_mode()
 
-PyTorch's own guard is an object that must not be destroyed out of order, which nobody can promise for a value of a graph that raises. So the
-guards of a thread lie on a stack of their own.
+PyTorch's own guard is an object that must not be destroyed out of order, which nobody can promise for a value of a graph that raises. So
+the guards of a thread lie on a stack of their own.
 """
 
 from __future__ import annotations

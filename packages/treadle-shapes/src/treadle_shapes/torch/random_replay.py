@@ -43,7 +43,7 @@ def why_not_replay(op: torch._ops.OpOverload) -> str | None:
 @functools.cache
 def generator_state() -> torch._ops.OpOverload:
     """The operator that reads the state of a device's default generator, a uint8 tensor on the CPU."""
-    _define(
+    define(
         "generator_state(Device device) -> Tensor",
         lambda device: _default_generator(device).get_state(),
         lambda device: torch.empty(GENERATOR_STATE_BYTES[device.type], dtype=torch.uint8),
@@ -63,7 +63,7 @@ def replay_of(op: torch._ops.OpOverload) -> torch._ops.OpOverload:
     arguments = str(op._schema).split("(", 1)[1]
     separator = "" if arguments.startswith(")") else ", "
     full = f"replay_{name}.{overload}" if overload else f"replay_{name}"
-    _define(
+    define(
         f"{full}(Tensor state{separator}{arguments}",
         _replaying(op),
         lambda state, *args, **kwargs: op(*args, **kwargs),
@@ -72,7 +72,8 @@ def replay_of(op: torch._ops.OpOverload) -> torch._ops.OpOverload:
     return getattr(getattr(torch.ops.treadle, f"replay_{name}"), overload or "default")  # type: ignore[no-any-return]
 
 
-def _define(schema: str, kernel: Callable[..., Any], fake: Callable[..., Any], tags: Any) -> None:
+def define(schema: str, kernel: Callable[..., Any], fake: Callable[..., Any], tags: Any) -> None:
+    """Define an operator of Treadle's own, which autograd does not differentiate."""
     name = schema.split("(", 1)[0]
     _library().define(schema, tags=tags)
     _library().impl(name, kernel, "CompositeExplicitAutograd")
@@ -126,4 +127,4 @@ def _device_of(args: Any, kwargs: Any) -> torch.device:
     return found[0] if found else torch.device("cpu")
 
 
-__all__ = ["GENERATOR_STATE_BYTES", "generator_state", "replay_of", "why_not_replay"]
+__all__ = ["define", "GENERATOR_STATE_BYTES", "generator_state", "replay_of", "why_not_replay"]

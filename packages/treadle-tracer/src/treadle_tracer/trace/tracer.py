@@ -50,6 +50,7 @@ from treadle_tracer.values import (
     originals,
     outside_decisions,
     protocol,
+    random_generators,
     tensor_methods,
     torch_calls,
     unbacked,
@@ -415,6 +416,7 @@ class Tracer:
         """At the end of the program: settle what it has written to outside objects."""
         array_warnings.write_checks(self)
         self.forget_restored()
+        random_generators.write_states(self)
         aliases.guard_changed_objects(self)
         aliases.guard_hashed_objects(self)
 

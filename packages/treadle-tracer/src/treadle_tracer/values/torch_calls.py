@@ -26,7 +26,7 @@ from treadle_shapes.torch import operator as operator_record
 from treadle_tracer.by_identity import is_one_of
 from treadle_tracer.errors import Unsupported
 from treadle_tracer.source import ConstSource
-from treadle_tracer.values import floats, gradients, tensor_numbers, unbacked
+from treadle_tracer.values import floats, gradients, random_generators, tensor_numbers, unbacked
 from treadle_tracer.values.arrays import ArrayValue
 from treadle_tracer.values.base import NONE, ConcreteValue, Constant, LazyValue
 from treadle_tracer.values.call_effects import is_in_place
@@ -164,6 +164,11 @@ def run_in_graph(
         return _new_leaf(tx, op, target, args, dict(kwargs))
     arguments = _Arguments(tx)
     convert = arguments.pair
+    generator = random_generators.generator_of(tx, kwargs) if "generator" in kwargs else None
+    if generator is not None:
+        others = {name: convert(value)[1] for name, value in kwargs.items() if name != "generator"}
+        fakes = [convert(arg)[1] for arg in args], others
+        return random_generators.draw(tx, op, target, generator, args, kwargs, fakes)
     if any(map(keyword.iskeyword, kwargs)):  # the text of a graph cannot pass `from=...`
         raise Unsupported("graph-argument", f"the keyword argument of {_name(target)} called {', '.join(kwargs)}")
     # These make a tensor of a `torch.Size`, and a tensor with the elements of any other sequence.

@@ -72,6 +72,7 @@ from treadle_tracer.values.objects import ObjectValue
 from treadle_tracer.values.opaque import OPAQUE_CODES, OpaqueValue
 from treadle_tracer.values.outside_counts import wrap_count
 from treadle_tracer.values.outside_sets import OutsideSet
+from treadle_tracer.values.random_generators import wrap_generator
 from treadle_tracer.values.rules.table import rule_of
 from treadle_tracer.values.sequences import CodeTuple, ListValue, TupleValue, make_slice
 from treadle_tracer.values.sets import SetValue
@@ -512,6 +513,7 @@ WRAPPERS: IdentityDict[type, Callable[..., Value]] = IdentityDict(
         torch.nn.Parameter: _tensor,
         functools.partial: _partial,
         torch.SymInt: _symint,
+        torch.Generator: wrap_generator,
         slice: lambda tx, obj, source: _slice(tx, obj, source),
     }
 )

@@ -26,3 +26,16 @@ family("generator_state", kind=Kind.RANDOM, is_pure=True, cost=Cost.FREE)  # `tr
 families(  # functions of torch.nn.functional alone, so that no tag of ATen marks them
     "dropout1d dropout2d dropout3d", kind=Kind.RANDOM, is_random=True, is_pure=False, python_kernel_copies=True
 )
+families(  # `treadle_shapes.torch.generator_states`: functions of a generator's state
+    " ".join(
+        f"draw_{name} fill_{name}"
+        for name in (
+            "_standard_gamma bernoulli cauchy exponential geometric log_normal multinomial normal poisson rand rand_like randint "
+            "randint_like randn randn_like random randperm uniform"
+        ).split()
+    ),
+    is_pure=True,
+    cost=Cost.HEAVY,
+)
+family("seeded_state", is_pure=True, cost=Cost.HEAVY)
+families("seed_default restore_default_state", kind=Kind.RANDOM, is_random=True, is_pure=False)

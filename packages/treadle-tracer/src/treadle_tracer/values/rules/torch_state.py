@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.metadata
 import importlib.util
+import inspect
 import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -13,6 +14,7 @@ import torch
 from treadle_tracer.errors import Unsupported
 from treadle_tracer.room import recursion_limit
 from treadle_tracer.source import ConstSource
+from treadle_tracer.values import random_generators
 from treadle_tracer.values.base import FALSE, NONE, TRUE, Constant, LazyValue, boolean
 from treadle_tracer.values.function_overrides import DEFAULT_OVERRIDE, handle, has_override, has_override_among
 from treadle_tracer.values.inference_mode import inference_guard
@@ -235,11 +237,10 @@ def _graph_break(tx: TraceContext, args: Args, kwargs: Kwargs) -> Value:
 _LEFT_TO_PYTHON = [
     *members(
         "torch",
-        "manual_seed seed initial_seed set_rng_state get_rng_state save load set_num_threads compile frombuffer",
+        "seed save load set_num_threads compile frombuffer",
     ),
     *members("torch", "is_anomaly_enabled is_anomaly_check_nan_enabled"),  # switched off while tracing
     *members("torch.cuda", "manual_seed synchronize"),
-    *members("torch.random", "fork_rng"),
     *members("torch.compiler", "disable allow_in_graph"),
 ]
 
@@ -281,6 +282,11 @@ RULES = (
     Rule(torch.overrides.handle_torch_function, handle),
     Rule(DEFAULT_OVERRIDE, default_override),
     Rule(torch._C.DisableTorchFunctionSubclass, overrides_off, Effect.WRITES_STATE),
+    Rule(torch.Generator, random_generators.new_generator),
+    Rule(inspect.unwrap(torch.manual_seed), random_generators.manual_seed, Effect.GRAPH),
+    Rule(torch.initial_seed, random_generators.initial_seed, Effect.READS_STATE),
+    Rule(torch.get_rng_state, random_generators.get_rng_state, Effect.GRAPH),
+    Rule(torch.set_rng_state, random_generators.set_rng_state, Effect.GRAPH),
     Rule(torch._C._InferenceMode, inference_guard),  # type: ignore[attr-defined]
     Rule(torch._C._has_torch_function, has_override_among, Effect.NONE, answers_at_trace_time=True),
     Rule(torch._C._has_torch_function_unary, has_override, Effect.NONE, answers_at_trace_time=True),
