@@ -168,7 +168,7 @@ def trace_frame(
     """
     if takes_long(frame.code) and not options.fullgraph:
         raise TakesTooLong("long-trace", model.qualname)
-    stays_out = frozenset[int]()
+    stays_out: dict[int, str] = {}
     for _ in range(5):
         tx = Tracer(inline_call, run_body, dynamic, options, caller_handles, stays_out)
         tx.break_at = break_at
@@ -181,7 +181,7 @@ def trace_frame(
             tx.forget()
             raise
         except LeftInside as error:
-            stays_out |= {error.step}
+            stays_out[error.step] = error.name if reason is None else f"{reason.code}, {reason.context}"
             tx.abandon()
             tx.forget()
         except Unsupported as error:

@@ -143,7 +143,7 @@ class Tracer:
         dynamic: Mapping[Source, Mapping[int, int]] | None = None,
         options: TracerOptions | None = None,
         caller_handles: bool = False,
-        stays_out: frozenset[int] = frozenset(),
+        stays_out: Mapping[int, str] | None = None,
     ):
         self.contexts = EnteredContexts(stays_out)
         self.modes = FunctionModes()

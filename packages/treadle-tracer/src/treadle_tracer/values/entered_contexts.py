@@ -6,7 +6,7 @@ is begun anew, and ends in front of the instruction that enters (`LeftInside`).
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -34,16 +34,18 @@ class _Entered(NamedTuple):
 
 
 class EnteredContexts:
-    """The contexts of one trace that are entered and not left, outermost first. stays_out: the steps at which none is entered."""
+    """The contexts of one trace that are entered and not left, outermost first. stays_out: the steps at which none is entered, and why."""
 
-    def __init__(self, stays_out: frozenset[int] = frozenset()) -> None:
-        self.stays_out = stays_out
+    def __init__(self, stays_out: Mapping[int, str] | None = None) -> None:
+        self.stays_out = stays_out or {}
         self.around_fakes: Callable[[], AbstractContextManager[None]] | None = None
         self._entered: list[_Entered] = []
 
     def require_enterable(self, tx: TraceContext, name: str) -> None:
         """Raises Unsupported where the trace cannot enter a context at the present step."""
-        if tx.step - 1 in self.stays_out or not tx.runs_forward or tx.graph.checkpoint is not None:
+        if tx.step - 1 in self.stays_out:
+            raise Unsupported("global-state", f"{name}, inside of which the graph breaks: {self.stays_out[tx.step - 1]}")
+        if not tx.runs_forward or tx.graph.checkpoint is not None:
             raise Unsupported("global-state", name)
 
     def enter(self, tx: TraceContext, context: object, name: str, leave: Callable[[], None] = lambda: None) -> None:

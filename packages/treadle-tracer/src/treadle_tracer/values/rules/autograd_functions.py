@@ -107,9 +107,7 @@ def apply(tx: TraceContext, args: list[Value], kwargs: dict[str, Value]) -> Valu
     rest = [_forced(tx, arg) for arg in rest]
     cls: Any = cls_value.constant()
     if is_transforming():
-        raise Unsupported(
-            "autograd-function", f"{cls.__name__} inside a transform of torch.func, for which it has rules of its own"
-        )
+        return _call_vmapped(tx, cls_value, rest, kwargs)
     has_setup = lookup(tx, cls, "setup_context") is not _NO_SETUP_CONTEXT
     if kwargs or (has_setup and len(inspect.signature(cls.forward).parameters) != len(rest)):
         raise Unsupported("autograd-function", f"{cls.__name__}: arguments by name or by default")
@@ -134,6 +132,29 @@ def apply(tx: TraceContext, args: list[Value], kwargs: dict[str, Value]) -> Valu
     else:
         call.count_dirty()
     return TupleValue(results) if is_tuple else results[0]
+
+
+def _call_vmapped(tx: TraceContext, cls_value: Value, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    """A call inside `vmap` of a function whose rule for it is that of its forward body (`generate_vmap_rule`), without gradients."""
+    cls: Any = cls_value.constant()
+    levels = torch._C._functorch.get_interpreter_stack() or []
+    is_vmapped = all(level.key() == torch._C._functorch.TransformType.Vmap for level in levels)
+    is_recorded = torch.is_grad_enabled() and any(isinstance(a, TensorValue) and a.fake.requires_grad for a in args)
+    has_rule = lookup(tx, cls, "generate_vmap_rule") is True
+    if not is_vmapped or not has_rule or is_recorded or kwargs:
+        raise Unsupported(
+            "autograd-function", f"{cls.__name__} inside a transform of torch.func, for which it has rules of its own"
+        )
+    context = ContextValue(cls._backward_cls)
+    tx.mutations.store_attr(context, "needs_input_grad", TupleValue([Constant(False) for _ in args]))
+    with _no_grad(tx):
+        result = cls_value.get_attr(tx, "forward").call(tx, args, {})
+        cls_value.get_attr(tx, "setup_context").call(tx, [context, TupleValue(args), result], {})
+    results = [_forced(tx, item) for item in (result.items if isinstance(result, TupleValue) else [result])]
+    call = _Call(tx, cls_value, context, args, results)
+    if call.noted("dirty_tensors") or any(_is_among(value, args) for value in results if isinstance(value, TensorValue)):
+        raise call.refuse("it gives an argument of its own inside vmap")
+    return result
 
 
 def _forced(tx: TraceContext, value: Value) -> Value:
