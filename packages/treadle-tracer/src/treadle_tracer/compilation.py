@@ -37,6 +37,7 @@ from .output.dropped_entries import References
 from .output.entry import FramePlan, Payload, finish_entry, program_of_original, with_accepted_sizes
 from .output.graph_writes import may_raise_by_value, why_not_deoptimise
 from .output.outdated import overwritten_numbers, why_outdated
+from .output.outside_devices import without_devices
 from .output.profitability import profit_of
 from .output.size_one import check_size_one, why_not_served
 from .output.size_ranges import size_program
@@ -110,7 +111,8 @@ class Compilation:
         Raises Unsupported, ConstraintError, BackendError, and whatever a bug raises.
         """
         try:
-            return self._answer(dynamic)
+            with without_devices():
+                return self._answer(dynamic)
         finally:
             for trace in self._traces:
                 trace.forget()

@@ -20,6 +20,7 @@ from .dropped import check_dropped_generators
 from .emit import FrameCode
 from .escaping_leaves import check_leaves
 from .graph_writes import draws_random_numbers, why_not_deoptimise
+from .outside_devices import devices_outside, run_without_devices
 from .replacement import Effects, ReplacementBuilder, Usage, emit_graph_call, emit_state_changes, settled
 from .resume import Break
 from .size_ranges import size_program
@@ -173,6 +174,7 @@ def finish_entry(
         asserts = asserts_of(gm)
         has_asserts = bool(asserts)
         compiled = restoring_switches(compiled, gm)
+        compiled = run_without_devices(compiled) if devices_outside() else compiled
         draws = draws_random_numbers(gm)
         if deoptimisation is not None and (asserts or draws):
             compiled = raising_typed(compiled, asserts, draws)

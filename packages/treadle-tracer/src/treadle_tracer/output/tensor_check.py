@@ -15,6 +15,7 @@ from torch.autograd import forward_ad
 from ..dynamic import Chain, DynamicSizes, StrideRule, stride_rules
 from ..source import Path
 from ..tensor_abi import QUERIES, address_of, ask_tensor, handle_offset
+from .outside_devices import active_devices, devices_outside, has_other_modes
 from .tensor_image import image_of
 
 TensorCheck = tuple[Path, str, Any, str]  # accessors after the tensor's own source, op, argument, text
@@ -163,7 +164,7 @@ def _autocast_state() -> tuple[Any, ...]:
 
 def why_global_state_unfit() -> str | None:
     """Why nothing can be traced or run under torch's current state: an active mode sees every torch call."""
-    if torch._C._len_torch_function_stack() or not torch._C._is_torch_function_enabled():
+    if has_other_modes() or not torch._C._is_torch_function_enabled():
         return "a torch function mode is active"
     if torch._C._len_torch_dispatch_stack():
         return "a torch dispatch mode is active"
@@ -187,9 +188,11 @@ class GlobalState:
         dtype = torch.get_default_dtype()
         deterministic = torch.are_deterministic_algorithms_enabled()
         autocast = _autocast_state()
+        devices = devices_outside()
+        modes = f"default devices {list(map(str, devices))}" if devices else "no torch modes"
         self.text = (
             f"grad mode {'on' if grad else 'off'}, inference mode {'on' if inference else 'off'}, default dtype {dtype}, "
-            f"deterministic algorithms {'on' if deterministic else 'off'}, autocast {autocast or 'off'}, no torch modes"
+            f"deterministic algorithms {'on' if deterministic else 'off'}, autocast {autocast or 'off'}, {modes}"
         )
         is_grad, is_inference, get_dtype = (
             torch.is_grad_enabled,
@@ -201,6 +204,7 @@ class GlobalState:
         functorch, functions_enabled = torch._C._functorch.peek_interpreter_stack, torch._C._is_torch_function_enabled
         is_traced = torch._C._is_tracing
         with_autocast = bool(autocast)
+        number_of_modes = len(devices)
 
         # Called on every run of compiled code: local names, no container, the likeliest change first.
         def check(_: Any) -> bool:
@@ -210,13 +214,14 @@ class GlobalState:
                 and any_autocast() is with_autocast
                 and get_dtype() is dtype
                 and is_deterministic() is deterministic
-                and not function_modes()
+                and function_modes() == number_of_modes
                 and not dispatch_modes()
                 and functions_enabled()
                 and functorch() is None
                 and forward_ad._current_level < 0
                 and not is_traced()
                 and (not with_autocast or _autocast_state() == autocast)
+                and (not number_of_modes or (not has_other_modes() and active_devices() == devices))
             )
 
         self.check = check

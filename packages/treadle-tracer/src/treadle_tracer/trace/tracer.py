@@ -24,6 +24,7 @@ from treadle_tracer.options import TracerOptions
 from treadle_tracer.output.graph import GraphBuilder
 from treadle_tracer.output.guards import GuardSet
 from treadle_tracer.output.mutations import DELETED, Mutations
+from treadle_tracer.output.outside_devices import devices_outside
 from treadle_tracer.output.write_separation import WriteSeparation
 from treadle_tracer.source import (
     BuiltinSource,
@@ -146,7 +147,7 @@ class Tracer:
         stays_out: Mapping[int, str] | None = None,
     ):
         self.contexts = EnteredContexts(stays_out)
-        self.modes = FunctionModes()
+        self.modes = FunctionModes([mode_calls.OutsideDevice(device) for device in devices_outside()])
         self.began_in_inference_mode = torch.is_inference_mode_enabled()
         self.graph = GraphBuilder()
         self.guards = GuardSet()

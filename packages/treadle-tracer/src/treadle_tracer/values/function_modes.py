@@ -9,7 +9,7 @@ stack (`mode_calls`).
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from torch.utils._device import DeviceContext
@@ -30,13 +30,13 @@ class _Pushed:
 
 
 class FunctionModes:
-    """The modes that the program has entered, outermost first.
+    """The modes that are active, outermost first: default devices from outside, and what the program has entered.
 
     settled: more than 0 where PyTorch's own code computes, which asks nobody.
     """
 
-    def __init__(self) -> None:
-        self.stack: list[Value] = []
+    def __init__(self, outside: Sequence[Value] = ()) -> None:
+        self.stack: list[Value] = list(outside)
         self.settled = 0
         self._pushed: list[_Pushed] = []
 

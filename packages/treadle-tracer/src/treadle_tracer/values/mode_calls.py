@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.overrides import TorchFunctionMode
-from torch.utils._device import _device_constructors
+from torch.utils._device import DeviceContext, _device_constructors
 
 from treadle_tracer.class_facts import is_subtype
 from treadle_tracer.errors import Unsupported
@@ -93,6 +93,27 @@ def handle_by_modes(tx: TraceContext, args: list[Value], kwargs: dict[str, Value
     return ask_modes(
         tx, function, TupleValue([tx.wrap_known(kind) for kind in kinds]), TupleValue(given), dict_of(kwargs)
     )
+
+
+class OutsideDevice(Value):
+    """A default device that is set around the traced function, as a mode on the stack."""
+
+    __slots__ = ("device",)
+
+    def __init__(self, device: torch.device):
+        self.source = None
+        self.device = device
+
+    def python_type(self) -> type:
+        return DeviceContext
+
+    def get_attr(self, tx: TraceContext, name: str) -> Value:
+        if name != "device":
+            raise Unsupported(MODE_CODE, f"{name} of the default device")
+        return Constant(self.device)
+
+    def reconstruct(self, cg: Any) -> None:
+        raise Unsupported("reconstruct", "the default device")
 
 
 # ---- what PyTorch asks
