@@ -44,7 +44,9 @@ class EnteredContexts:
     def require_enterable(self, tx: TraceContext, name: str) -> None:
         """Raises Unsupported where the trace cannot enter a context at the present step."""
         if tx.step - 1 in self.stays_out:
-            raise Unsupported("global-state", f"{name}, inside of which the graph breaks: {self.stays_out[tx.step - 1]}")
+            raise Unsupported(
+                "global-state", f"{name}, inside of which the graph breaks: {self.stays_out[tx.step - 1]}"
+            )
         if not tx.runs_forward or tx.graph.checkpoint is not None:
             raise Unsupported("global-state", name)
 

@@ -19,9 +19,6 @@ from treadle_tracer.errors import Unsupported
 if TYPE_CHECKING:
     from treadle_tracer.values.value import TraceContext, Value
 
-MODE_CODE = "function-mode"
-"""The break of what cannot be traced through a mode."""
-
 
 class _Pushed:
     """Stands for one mode on the stack among the contexts that the program has entered."""
@@ -58,7 +55,7 @@ class FunctionModes:
 
     def pop(self, tx: TraceContext) -> Value:
         if not self.stack or not self._pushed:
-            raise Unsupported(MODE_CODE, "a mode is left that was entered outside")
+            raise Unsupported("function-mode", "a mode is left that was entered outside")
         tx.contexts.leave(self._pushed.pop())
         return self.stack.pop()
 
@@ -83,7 +80,7 @@ class FunctionModes:
     def refuse(self, what: str) -> None:
         """Raises Unsupported where the trace does something to a tensor about which modes may have to be asked."""
         if self.ask:
-            raise Unsupported(MODE_CODE, what)
+            raise Unsupported("function-mode", what)
 
 
 def _is_device(mode: Value) -> bool:

@@ -16,7 +16,6 @@ from treadle_tracer.source import ConstSource
 from treadle_tracer.values.base import NONE, Constant, LazyValue, is_none
 from treadle_tracer.values.class_lookup import MISSING, lookup
 from treadle_tracer.values.constants import is_constant_object
-from treadle_tracer.values.function_modes import MODE_CODE
 from treadle_tracer.values.functions import FunctionValue
 from treadle_tracer.values.mappings import DictValue, dict_of
 from treadle_tracer.values.sequences import ListValue, TupleValue
@@ -76,7 +75,7 @@ def ask_modes(tx: TraceContext, function: Value, kinds: Value, args: Value, kwar
         tx.dispatches -= 1
         stack.append(mode)
     if isinstance(result, Constant) and result.obj is NotImplemented:
-        raise Unsupported(MODE_CODE, f"{mode.describe()}, which refuses {function.describe()}")
+        raise Unsupported("function-mode", f"{mode.describe()}, which refuses {function.describe()}")
     return result
 
 
@@ -109,7 +108,7 @@ class OutsideDevice(Value):
 
     def get_attr(self, tx: TraceContext, name: str) -> Value:
         if name != "device":
-            raise Unsupported(MODE_CODE, f"{name} of the default device")
+            raise Unsupported("function-mode", f"{name} of the default device")
         return Constant(self.device)
 
     def reconstruct(self, cg: Any) -> None:
@@ -169,7 +168,7 @@ class _Examples:
             return value.constant()
         if cls is int or cls is float:
             return cls(1e6 + len(self._kept))  # an object of its own
-        raise Unsupported(MODE_CODE, f"a call with {value.describe()}")
+        raise Unsupported("function-mode", f"a call with {value.describe()}")
 
     def back(self, given: Any) -> Value:
         """What PyTorch has handed on, as values."""
@@ -192,6 +191,6 @@ class _Examples:
         """The function that is asked about; a read of an attribute comes as `descriptor.__get__`."""
         if type(function) is types.MethodWrapperType:
             if function.__name__ != "__get__":
-                raise Unsupported(MODE_CODE, "an assignment to an attribute of a tensor")
+                raise Unsupported("function-mode", "an assignment to an attribute of a tensor")
             return Getter(function.__self__)
         return self._tx.wrap_known(function)

@@ -39,7 +39,6 @@ if TYPE_CHECKING:
     from treadle_tracer.source import Source
     from treadle_tracer.values.value import TraceContext
 
-_CODE = "random-generator"
 _FIRST_SEED = torch.Generator().initial_seed()
 
 
@@ -93,7 +92,7 @@ class GeneratorObject(ObjectValue):
             return Constant(self.device)
         if name in _METHODS:
             return Method(self, name, getattr(torch.Generator, name))
-        raise Unsupported(_CODE, f"torch.Generator.{name}")
+        raise Unsupported("random-generator", f"torch.Generator.{name}")
 
     def call_method(self, tx: TraceContext, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
         return self.get_attr(tx, name).call(tx, args, kwargs)
@@ -101,7 +100,7 @@ class GeneratorObject(ObjectValue):
     def builtin_method(self, tx: TraceContext, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
         method = _METHODS.get(name)
         if method is None or kwargs:
-            raise Unsupported(_CODE, f"torch.Generator.{name}")
+            raise Unsupported("random-generator", f"torch.Generator.{name}")
         return method(self, tx, *args)
 
     def manual_seed(self, tx: TraceContext, seed: Value) -> Value:
@@ -121,7 +120,7 @@ class GeneratorObject(ObjectValue):
         if isinstance(self.seed, Value):
             return self.seed
         if self.seed is not None or self.source is None or self.obj is None:
-            raise Unsupported(_CODE, self.seed or "the seed of a generator")
+            raise Unsupported("random-generator", self.seed or "the seed of a generator")
         seed = self.obj.initial_seed()
         tx.guards.add(self.source, "call", _HasSeed(seed), f"{self.source.text}.initial_seed() is {seed}")
         return Constant(seed)
@@ -204,7 +203,7 @@ def wrap_generator(tx: TraceContext, obj: torch.Generator, source: Source) -> Va
             tx.guards.add(source, "is", obj)
         return GeneratorObject(obj.device, obj, ConstSource(obj))
     if _is_default(obj) or obj.device.type not in GENERATOR_STATE_BYTES:
-        raise Unsupported(_CODE, f"{source.text} is a generator of {obj.device}")
+        raise Unsupported("random-generator", f"{source.text} is a generator of {obj.device}")
     tx.guards.add(
         source, "call", _IsOwn(obj.device), f"{source.text} is a generator of {obj.device}, not the default one"
     )
@@ -215,10 +214,10 @@ def new_generator(tx: TraceContext, args: list[Value], kwargs: dict[str, Value])
     """`torch.Generator(device)`"""
     given = args[0] if args else kwargs.get("device", Constant("cpu"))
     if len(args) + len(kwargs) > 1 or (kwargs and "device" not in kwargs):
-        raise Unsupported(_CODE, "torch.Generator of these arguments")
+        raise Unsupported("random-generator", "torch.Generator of these arguments")
     device = torch.device(given.constant())
     if device.type not in GENERATOR_STATE_BYTES or (device.type != "cpu" and device.index is None):
-        raise Unsupported(_CODE, f"torch.Generator({device})")
+        raise Unsupported("random-generator", f"torch.Generator({device})")
     made = GeneratorObject(device)
     made.state = _in_graph(tx, seeded_state(), [Constant(_FIRST_SEED), Constant(device)])
     made.seed = Constant(_FIRST_SEED)
@@ -266,18 +265,18 @@ def draw(
         return tx.run_in_graph(op, target, args, rest)
     _require_order(tx)
     if "out" in rest or ("requires_grad" in rest and rest["requires_grad"].truth(tx)):
-        raise Unsupported(_CODE, "a call with out= or requires_grad=")
+        raise Unsupported("random-generator", "a call with out= or requires_grad=")
     function, given, named = _captured(op, target, generator.device, *fakes)
     why_not = why_not_draw(function)
     if why_not is not None:
-        raise Unsupported(_CODE, f"{function}: {why_not}")
+        raise Unsupported("random-generator", f"{function}: {why_not}")
     fills = fills_first_argument(function)
     values = [_value(tx, function, value) for value in given if not isinstance(value, torch.Generator)]
     options = {name: _value(tx, function, value) for name, value in named.items() if name != "generator"}
     state = generator.read_state(tx)
     drawn, state = _in_graph(tx, drawing(function), [state, *values], options).unpack(tx)
     if not isinstance(drawn, TensorValue) or drawn.fake.device.type != generator.device.type:
-        raise Unsupported(_CODE, f"a generator of {generator.device} for numbers on another device")
+        raise Unsupported("random-generator", f"a generator of {generator.device} for numbers on another device")
     generator.write_state(tx, state, generator.seed)
     if not fills:
         return drawn
@@ -294,14 +293,14 @@ def _value(tx: TraceContext, function: Any, given: Any) -> Value:
         return tx.from_constant(given)
     known = tx.tensor_of_fake(given)
     if known is None:
-        raise Unsupported(_CODE, f"{function} of a tensor that the program does not know")
+        raise Unsupported("random-generator", f"{function} of a tensor that the program does not know")
     if not given.requires_grad or not torch.is_grad_enabled():
         return known
     if fills_first_argument(function) or str(function).startswith(
         ("aten.rand_like", "aten.randn_like", "aten.randint_like")
     ):
         return tx.tensor_method(known, "detach", [], {})
-    raise Unsupported(_CODE, f"{function} of a tensor that requires gradients")
+    raise Unsupported("random-generator", f"{function} of a tensor that requires gradients")
 
 
 class _Captured(Exception):
@@ -331,7 +330,7 @@ def _captured(op: str, target: Any, device: torch.device, args: list[Any], kwarg
         return captured.args
     except Exception as error:
         raise Unsupported("torch-call-raises", f"{target}: {error}") from error
-    raise Unsupported(_CODE, f"{target}, which calls no operator")
+    raise Unsupported("random-generator", f"{target}, which calls no operator")
 
 
 def _in_graph(tx: TraceContext, function: Any, args: list[Value], kwargs: dict[str, Value] | None = None) -> Value:
@@ -342,9 +341,11 @@ def _in_graph(tx: TraceContext, function: Any, args: list[Value], kwargs: dict[s
 def _require_order(tx: TraceContext) -> None:
     """Raises Unsupported where the graph does not run the code at hand once, in the program's order."""
     if is_transforming() or not tx.runs_forward:
-        raise Unsupported(_CODE, "a generator in a backward pass or under a transform")
+        raise Unsupported("random-generator", "a generator in a backward pass or under a transform")
     if tx.graph.checkpoint is not None:
-        raise Unsupported(_CODE, "a generator in a checkpointed function, which draws from it again in backward")
+        raise Unsupported(
+            "random-generator", "a generator in a checkpointed function, which draws from it again in backward"
+        )
 
 
 def _seed(tx: TraceContext, seed: Value) -> Value:
@@ -353,7 +354,7 @@ def _seed(tx: TraceContext, seed: Value) -> Value:
     if isinstance(seed, SymbolicValue) and seed.python_type() is int:
         return seed
     if not seed.is_constant() or type(seed.constant()) is not int or not -(2**63) <= seed.constant() < 2**63:
-        raise Unsupported(_CODE, f"{seed.describe()} as a seed")
+        raise Unsupported("random-generator", f"{seed.describe()} as a seed")
     return seed
 
 
@@ -367,7 +368,7 @@ def _as_read(seed: Value) -> Value | str:
 def _checked_state(state: Value, device: torch.device) -> TensorValue:
     fits = isinstance(state, TensorValue) and state.fake.dtype is torch.uint8 and state.fake.device.type == "cpu"
     if not fits or tuple(state.fake.shape) != (GENERATOR_STATE_BYTES[device.type],):
-        raise Unsupported(_CODE, f"{state.describe()} as the state of a generator")
+        raise Unsupported("random-generator", f"{state.describe()} as the state of a generator")
     return state
 
 

@@ -152,7 +152,9 @@ def _call_vmapped(tx: TraceContext, cls_value: Value, args: list[Value], kwargs:
         cls_value.get_attr(tx, "setup_context").call(tx, [context, TupleValue(args), result], {})
     results = [_forced(tx, item) for item in (result.items if isinstance(result, TupleValue) else [result])]
     call = _Call(tx, cls_value, context, args, results)
-    if call.noted("dirty_tensors") or any(_is_among(value, args) for value in results if isinstance(value, TensorValue)):
+    if call.noted("dirty_tensors") or any(
+        _is_among(value, args) for value in results if isinstance(value, TensorValue)
+    ):
         raise call.refuse("it gives an argument of its own inside vmap")
     return result
 
