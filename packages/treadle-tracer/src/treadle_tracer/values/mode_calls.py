@@ -37,7 +37,10 @@ def call_by_modes(
             assert device is not None
             kwargs = {**kwargs, "device": device}
         elif isinstance(function, types.FunctionType) and not _is_cpu(modes.default_device(tx)):
-            return _inlined(tx, function, args, kwargs)
+            # One that asks modes itself runs without them, and what it makes is on the CPU.
+            asked = _Examples(tx).ask(function, args, kwargs)
+            if asked is None or asked[0] is not function:
+                return _inlined(tx, function, args, kwargs)
         with modes.settle():
             return plain(args, kwargs)
     if isinstance(function, types.FunctionType) and not function.__qualname__.startswith("Tensor."):
