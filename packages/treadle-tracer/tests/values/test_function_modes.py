@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 import torch
 import torch._dynamo
@@ -216,6 +217,32 @@ def refused(x):
         return x + 1
 
 
+def texts(x):
+    with Noting() as mode:
+        print(x)
+        text = f"{x} {x.sum()}"
+    return text, mode.asked
+
+
+def an_array(x):
+    with Noting() as mode:
+        y = np.add(x.detach().numpy(), 1)
+    return y.tolist(), mode.asked
+
+
+def numbers_of_tensors(x):
+    with Noting() as mode:
+        number, items = x.sum().item(), x.tolist()
+        other = [1, 2, 3][torch.tensor(1)], float(x[0, 0]), int(x[0, 1]), x[0, 0] in [1.0], len(x)
+    return number, items, other, mode.asked
+
+
+def branches_by_size(x, limit=2):
+    with Noting() as mode:
+        y = x + 1 if x.shape[0] > limit else x - 1
+    return y, mode.asked
+
+
 def a_vmapped_function(x):
     with AddsOne():
         return torch.vmap(lambda row: torch.mul(row, 2))(x)
@@ -226,7 +253,17 @@ CAPTURED = [
     *(same_mode_twice, pushed_and_popped, mode_from_outside, base_mode, subclasses_off, left_by_exception),
     *(default_device, other_device, device_and_mode, device_decorator),
 ]
-OTHERS = [subclass_and_mode, decision, broken_inside, refused, a_vmapped_function]
+OTHERS = [
+    texts,
+    an_array,
+    numbers_of_tensors,
+    branches_by_size,
+    subclass_and_mode,
+    decision,
+    broken_inside,
+    refused,
+    a_vmapped_function,
+]
 
 
 def described(value):

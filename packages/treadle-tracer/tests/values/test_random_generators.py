@@ -71,6 +71,15 @@ def wrong_state(x, g):
         return x + 1
 
 
+def invalid_state(x, g):
+    y = x + torch.rand(3, generator=g)
+    try:
+        g.set_state(torch.zeros(5056, dtype=torch.uint8) + 3)
+    except RuntimeError:
+        return y + torch.rand(3, generator=g)
+    return x
+
+
 def another_device(x, g):
     try:
         return torch.rand(3, device="meta", generator=g).shape, x + 1
@@ -94,7 +103,7 @@ def graphsafe(x, g):
 @pytest.mark.parametrize(
     "function",
     [
-        *(unknown_seed, default_seed_behind_a_state, nondeterministic_seed, wrong_state),
+        *(unknown_seed, default_seed_behind_a_state, nondeterministic_seed, wrong_state, invalid_state),
         *(another_device, output_given, leaf_made, graphsafe),
     ],
     ids=lambda function: function.__name__,

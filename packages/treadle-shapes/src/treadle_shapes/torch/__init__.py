@@ -23,6 +23,7 @@ from treadle_shapes.torch.function_transforms import (
     unwrapped,
 )
 from treadle_shapes.torch.generator_states import (
+    checked_state,
     drawing,
     fills_first_argument,
     restore_default_state,
@@ -115,6 +116,7 @@ __all__ = [
     "generator_state",
     "replay_of",
     "ask_kernel",
+    "checked_state",
     "drawing",
     "enter_inference_mode",
     "fills_first_argument",

@@ -126,6 +126,18 @@ def seeded_state() -> torch._ops.OpOverload:
 
 
 @functools.cache
+def checked_state() -> torch._ops.OpOverload:
+    """The operator that gives a state as a generator has it behind `set_state`, and raises what that raises."""
+    define(
+        "checked_state(Tensor state, Device device) -> Tensor",
+        lambda state, device: torch.Generator(device).set_state(state).get_state(),
+        lambda state, device: torch.empty_like(state, memory_format=torch.contiguous_format),
+        (),
+    )
+    return torch.ops.treadle.checked_state.default
+
+
+@functools.cache
 def seed_default() -> torch._ops.OpOverload:
     """The operator that does what `torch.manual_seed` does."""
     define("seed_default(SymInt seed) -> ()", _seed_default, lambda seed: None, (torch.Tag.nondeterministic_seeded,))
@@ -152,4 +164,12 @@ def restore_default_state() -> torch._ops.OpOverload:
     return torch.ops.treadle.restore_default_state.default
 
 
-__all__ = ["drawing", "fills_first_argument", "seed_default", "seeded_state", "restore_default_state", "why_not_draw"]
+__all__ = [
+    "checked_state",
+    "drawing",
+    "fills_first_argument",
+    "seed_default",
+    "seeded_state",
+    "restore_default_state",
+    "why_not_draw",
+]

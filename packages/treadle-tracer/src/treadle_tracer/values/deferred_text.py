@@ -249,6 +249,7 @@ def snapshot(tx: TraceContext, value: Value) -> Value | None:
     if isinstance(value, (ConcreteValue, SymbolicValue, DeferredText)):
         return value
     if isinstance(value, TensorValue):
+        tx.modes.refuse("the text of a tensor")
         return _copied_tensor(tx, value)
     if isinstance(value, Sequence) and is_one_of(value.cls, (list, tuple, torch.Size)):
         return _copied_sequence(tx, value)

@@ -42,7 +42,8 @@ class EnteredContexts:
         self._entered: list[_Entered] = []
 
     def require_enterable(self, tx: TraceContext, name: str) -> None:
-        """Raises Unsupported where the trace cannot enter a context at the present step."""
+        """Raises Unsupported where the trace cannot enter a context at the present step, PathEnds on a path that is only tried."""
+        tx.mutations.begin_write()
         if tx.step - 1 in self.stays_out:
             raise Unsupported(
                 "global-state", f"{name}, inside of which the graph breaks: {self.stays_out[tx.step - 1]}"
@@ -59,8 +60,9 @@ class EnteredContexts:
         if not self._entered or self._entered[-1].context is not context:
             raise Unsupported("global-state", "a context of torch that is left out of order")
 
-    def leave(self, context: object) -> None:
+    def leave(self, tx: TraceContext, context: object) -> None:
         """Note that the program has left the innermost context, and undo what entering it has changed."""
+        tx.mutations.begin_write()
         self.require_innermost(context)
         self._entered.pop().leave()
 

@@ -56,7 +56,8 @@ class FunctionModes:
     def pop(self, tx: TraceContext) -> Value:
         if not self.stack or not self._pushed:
             raise Unsupported("function-mode", "a mode is left that was entered outside")
-        tx.contexts.leave(self._pushed.pop())
+        tx.contexts.leave(tx, self._pushed[-1])
+        self._pushed.pop()
         return self.stack.pop()
 
     def enter_device(self, tx: TraceContext, device: Value) -> None:

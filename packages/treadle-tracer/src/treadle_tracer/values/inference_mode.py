@@ -69,7 +69,7 @@ class InferenceGuard(ObjectValue):
         tx.contexts.require_innermost(self)
         if _but_for_grad_mode(tx.states_set()) != _but_for_grad_mode(self.states):
             raise Unsupported("global-state", f"{_NAME} with a switch of torch that is not restored inside")
-        tx.contexts.leave(self)
+        tx.contexts.leave(tx, self)
         tx.graph.call("call_function", leave_inference_mode, (), {}, None, tx.stack_trace())
         tx.note_state(_SET_GRAD, self.grad, self.grad)
 

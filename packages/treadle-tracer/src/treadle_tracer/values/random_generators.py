@@ -17,6 +17,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from treadle_shapes.torch import (
     GENERATOR_STATE_BYTES,
+    checked_state,
     drawing,
     fills_first_argument,
     generator_state,
@@ -78,7 +79,6 @@ class GeneratorObject(ObjectValue):
     def write_state(self, tx: TraceContext, state: Value, seed: Value | str | None) -> None:
         """Let the generator go on from another state. seed: what it counts as seeded with, or why that is not known."""
         _require_order(tx)
-        tx.mutations.begin_write()
         self.seed = seed
         if self.is_default:
             _in_graph(tx, restore_default_state(), [state])
@@ -112,8 +112,10 @@ class GeneratorObject(ObjectValue):
         return tx.tensor_method(self.read_state(tx), "clone", [], {})
 
     def set_state(self, tx: TraceContext, state: Value) -> Value:
-        state = _checked_state(state.force(tx) if isinstance(state, LazyValue) else state, self.device)
-        self.write_state(tx, tx.tensor_method(state, "clone", [], {}), "the seed of a state")
+        state = _as_state(state.force(tx) if isinstance(state, LazyValue) else state, self.device)
+        _require_order(tx)
+        checked = _in_graph(tx, checked_state(), [state, Constant(self.device)])
+        self.write_state(tx, checked, "the seed of a state")
         return self
 
     def initial_seed(self, tx: TraceContext) -> Value:
@@ -339,7 +341,8 @@ def _in_graph(tx: TraceContext, function: Any, args: list[Value], kwargs: dict[s
 
 
 def _require_order(tx: TraceContext) -> None:
-    """Raises Unsupported where the graph does not run the code at hand once, in the program's order."""
+    """Raises Unsupported where the graph does not run the code at hand once, in order, and PathEnds on a path that is only tried."""
+    tx.mutations.begin_write()
     if is_transforming() or not tx.runs_forward:
         raise Unsupported("random-generator", "a generator in a backward pass or under a transform")
     if tx.graph.checkpoint is not None:
@@ -365,9 +368,9 @@ def _as_read(seed: Value) -> Value | str:
     return Constant(torch.Generator().manual_seed(seed.constant()).initial_seed())
 
 
-def _checked_state(state: Value, device: torch.device) -> TensorValue:
-    fits = isinstance(state, TensorValue) and state.fake.dtype is torch.uint8 and state.fake.device.type == "cpu"
-    if not fits or tuple(state.fake.shape) != (GENERATOR_STATE_BYTES[device.type],):
+def _as_state(state: Value, device: torch.device) -> TensorValue:
+    is_plain = isinstance(state, TensorValue) and state.fake.dtype is torch.uint8 and state.fake.device.type == "cpu"
+    if not is_plain or tuple(state.fake.shape) != (GENERATOR_STATE_BYTES[device.type],):
         raise Unsupported("random-generator", f"{state.describe()} as the state of a generator")
     return state
 
@@ -389,7 +392,6 @@ def manual_seed(tx: TraceContext, args: list[Value], kwargs: dict[str, Value]) -
     _require_order(tx)
     if torch.cuda.is_available():  # whose generators a second run of the graph under autograd would seed again
         raise Unsupported("global-state", "torch.manual_seed, which seeds all devices")
-    tx.mutations.begin_write()
     _in_graph(tx, seed_default(), [seed])
     generator = default_generator(tx)
     generator.seed = _as_read(seed)

@@ -42,6 +42,7 @@ def _text(tx: TraceContext, value: Value, name: str, function: Callable[[Any], s
     if isinstance(value, DeferredText) and name == "__str__":
         return value
     if isinstance(value, TensorValue) and replaced_method(tx, value.python_type(), name) is None:
+        tx.modes.refuse("the text of a tensor")
         return text_of(tx, function, value)
     if isinstance(value, (ObjectValue, TensorValue)) or has_python_method(tx, value, (name, "__repr__")):
         raw = lookup(tx, value.python_type(), name)
@@ -78,6 +79,7 @@ def _exception_text(tx: TraceContext, value: ObjectValue, method: Any) -> Value:
 def format_value(tx: TraceContext, value: Value, spec: Value) -> Value:
     """`format(value, spec)`."""
     if isinstance(value, TensorValue) and replaced_method(tx, value.python_type(), "__format__") is None:
+        tx.modes.refuse("the text of a tensor")
         if value.fake.dim() == 0:
             value = tensor_numbers.item(tx, value)  # as Tensor.__format__ does
         elif spec.constant() != "":

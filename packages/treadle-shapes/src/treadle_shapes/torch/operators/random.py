@@ -7,7 +7,7 @@ PyTorch's Python kernels copy it.
 from __future__ import annotations
 
 from treadle_shapes.torch.operators.declare import families, family
-from treadle_shapes.torch.operators.record import Cost, ElementUse, Kind
+from treadle_shapes.torch.operators.record import Cost, ElementUse, Kind, Raises
 
 families(
     "rand_like randn_like randint_like",
@@ -38,4 +38,5 @@ families(  # `treadle_shapes.torch.generator_states`: functions of a generator's
     cost=Cost.HEAVY,
 )
 family("seeded_state", is_pure=True, cost=Cost.HEAVY)
+family("checked_state", is_pure=True, cost=Cost.HEAVY, raises=Raises.BY_VALUE)
 families("seed_default restore_default_state", kind=Kind.RANDOM, is_random=True, is_pure=False)
