@@ -17,7 +17,7 @@ from torch.testing._internal.common_methods_invocations import op_db  # noqa: E4
 from torch.utils import _pytree as pytree  # noqa: E402
 from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
 
-from treadle_shapes.torch import ElementUse, Kind, Raises, operator  # noqa: E402
+from treadle_shapes.torch import ElementUse, Kind, Raises, checked_state, operator  # noqa: E402
 
 aten = torch.ops.aten
 DTYPES = (torch.float32, torch.int64, torch.complex64)
@@ -350,6 +350,7 @@ RAISING = {
         torch.tensor([0, 9]), torch.tensor([0]), torch.ones(1), (1, 3), check_invariants=True
     ),
 }
+RAISING["checked_state"] = lambda: checked_state()(torch.zeros(5056, dtype=torch.uint8), torch.device("cpu"))
 # Raise for values that are hard to come by.
 UNTRIED = {
     "cholesky_inverse": "for a factor that is singular, in some versions of LAPACK",

@@ -8,7 +8,16 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from treadle_shapes.torch import Cost, ElementUse, Kind, Raises, families_with, operator, random_replay  # noqa: E402
+from treadle_shapes.torch import (  # noqa: E402
+    Cost,
+    ElementUse,
+    Kind,
+    Raises,
+    families_with,
+    generator_states,  # noqa: E402
+    operator,
+    random_replay,
+)
 from treadle_shapes.torch.operators import declare, table  # noqa: E402
 from treadle_shapes.torch.operators.declare import ALSO, DECLARED  # noqa: E402
 
@@ -123,10 +132,22 @@ def test_facts_of_functional_forms_only():
     assert operator(aten.floor_divide_.Scalar).raises is Raises.BY_ZERO_DIVISOR  # facts about elements hold for both
 
 
+def define_generator_operators() -> None:
+    for make in ("seeded_state", "checked_state", "seed_default", "restore_default_state"):
+        getattr(generator_states, make)()
+    for name in DECLARED:
+        base = name.removeprefix("draw_").removeprefix("fill_")
+        for packet in (getattr(aten, known, None) for known in (base, f"{base}_")):
+            for overload in [] if packet is None or base == name else packet.overloads():
+                if generator_states.why_not_draw(getattr(packet, overload)) is None:
+                    generator_states.drawing(getattr(packet, overload))
+
+
 def test_every_declared_name_exists():
     """In ATen, as a method, property or function of PyTorch, or as an operator of our own: no declaration is misspelt."""
     python_names = {"getitem", "setitem", "delitem"}
     random_replay.generator_state()
+    define_generator_operators()
     owners = (aten, torch.ops.prim, torch.ops.treadle, torch.Tensor, torch, F)
     missing = []
     for name in (*DECLARED, *ALSO):

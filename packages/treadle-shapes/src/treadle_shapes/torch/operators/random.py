@@ -27,13 +27,9 @@ families(  # functions of torch.nn.functional alone, so that no tag of ATen mark
     "dropout1d dropout2d dropout3d", kind=Kind.RANDOM, is_random=True, is_pure=False, python_kernel_copies=True
 )
 families(  # `treadle_shapes.torch.generator_states`: functions of a generator's state
-    " ".join(
-        f"draw_{name} fill_{name}"
-        for name in (
-            "_standard_gamma bernoulli cauchy exponential geometric log_normal multinomial normal poisson rand rand_like randint "
-            "randint_like randn randn_like random randperm uniform"
-        ).split()
-    ),
+    "draw__standard_gamma draw_bernoulli draw_cauchy draw_exponential draw_geometric draw_log_normal draw_multinomial draw_normal "
+    "draw_poisson draw_rand draw_rand_like draw_randint draw_randint_like draw_randn draw_randn_like draw_random draw_randperm "
+    "draw_uniform fill_bernoulli fill_cauchy fill_exponential fill_geometric fill_log_normal fill_normal fill_random fill_uniform",
     is_pure=True,
     cost=Cost.HEAVY,
 )
