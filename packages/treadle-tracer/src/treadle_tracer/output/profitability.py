@@ -60,6 +60,8 @@ _OBSERVED = 8.0
 # a test whether the inputs share memory, and copies; states of random generators; a handler for failing asserts; guards of numbers.
 _WRITES = 8.0
 _DRAWS = 3.0
+# a draw from the state of a generator of the program's own: a generator is made, and states are copied.
+_STATE = 8.0
 _ASSERTS = 1.0
 _NUMBER = 1.0
 # Sizes that an operator finds when the graph runs: the host reads them and lays out what follows anew.
@@ -110,7 +112,13 @@ def _overhead(gm: torch.fx.GraphModule, recorded: set[torch.fx.Node]) -> float:
         overhead += _WRITES
     if draws_random_numbers(gm):
         overhead += _DRAWS * (2 if recorded else 1)
+    overhead += _STATE * sum(map(_draws_from_state, gm.graph.nodes))
     return overhead + (_ASSERTS if asserts_of(gm) else 0.0)
+
+
+def _draws_from_state(node: torch.fx.Node) -> bool:
+    """Whether the node calls one of the operators of `treadle_shapes.torch.drawing`."""
+    return node.op == "call_function" and str(node.target).startswith(("treadle.draw_", "treadle.fill_"))
 
 
 def _observed(gm: torch.fx.GraphModule, recorded: set[torch.fx.Node]) -> int:
