@@ -88,6 +88,13 @@ def cloned_outside(x):
     return y.clone() * x
 
 
+def asked(x):
+    with torch.inference_mode():
+        y = x + 1
+    z = y + 1
+    return y.is_inference(), torch.is_inference(z), x.is_inference(), y.clone().is_inference(), z
+
+
 def left_by_exception(x):
     y = x
     try:
@@ -121,7 +128,7 @@ def first_met_inside(x):
 WEIGHT = torch.ones(4, requires_grad=True)
 CAPTURED = [
     *(reduced_outside, made_inside_and_outside, decorated, decorated_without_call, nested, grad_mode_set_inside),
-    *(normal_tensor_written, argument_written, cloned_outside, left_by_exception, first_met_inside),
+    *(normal_tensor_written, argument_written, cloned_outside, asked, left_by_exception, first_met_inside),
 ]
 OTHERS = [saved_for_backward, written_outside, broken_inside, raises_inside]
 

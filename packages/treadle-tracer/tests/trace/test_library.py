@@ -211,7 +211,7 @@ def profiler(x):
         return x + 1
 
 
-@case(t(3), breaks=("descriptor",))
+@case(t(3))
 def inference(x):
     with torch.inference_mode():
         y = x + 1

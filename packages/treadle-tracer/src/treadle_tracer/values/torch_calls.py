@@ -194,7 +194,7 @@ def run_in_graph(
     unbacked_symbols = tx.symbols.unbacked
     if unbacked_symbols.allowed:
         unbacked_symbols.write_asserts(tx)
-    if result is not None and not _has_tensors(result):
+    if result is not None and not _has_tensors(result) and not _fakes_tell(tx, target):
         refuse_unguarded(target, args, kwargs)
     value = _result_value(tx, op, target, pairs, named, result)
     if tx.overrides_off:
@@ -202,6 +202,11 @@ def run_in_graph(
     if unbacked_symbols.allowed:
         unbacked_symbols.close_call(tx, value)
     return value
+
+
+def _fakes_tell(tx: TraceContext, target: Any) -> bool:
+    """Whether fake tensors answer a question about the object as real ones do: no outside tensor was made in inference mode."""
+    return _name(target) == "is_inference" and not (tx.began_in_inference_mode or tx.symbols.inference_storages)
 
 
 def _of_argument(value: Value, args: Iterable[Value]) -> Value:
