@@ -18,7 +18,7 @@ import torch
 from torch import fx
 from torch.autograd.function import once_differentiable
 
-from treadle_shapes.torch import is_transforming
+from treadle_shapes.torch import is_transforming, unwrapped
 from treadle_tracer.errors import Unsupported
 from treadle_tracer.values import refused_writes, torch_calls
 from treadle_tracer.values.base import NONE, Constant, LazyValue
@@ -139,7 +139,7 @@ def _call_vmapped(tx: TraceContext, cls_value: Value, args: list[Value], kwargs:
     cls: Any = cls_value.constant()
     levels = torch._C._functorch.get_interpreter_stack() or []
     is_vmapped = all(level.key() == torch._C._functorch.TransformType.Vmap for level in levels)
-    is_recorded = torch.is_grad_enabled() and any(isinstance(a, TensorValue) and a.fake.requires_grad for a in args)
+    is_recorded = torch.is_grad_enabled() and any(_requires_grad(tx, arg) for arg in args)
     has_rule = lookup(tx, cls, "generate_vmap_rule") is True
     if not is_vmapped or not has_rule or is_recorded or kwargs:
         raise Unsupported(
@@ -157,6 +157,14 @@ def _call_vmapped(tx: TraceContext, cls_value: Value, args: list[Value], kwargs:
     ):
         raise call.refuse("it gives an argument of its own inside vmap")
     return result
+
+
+def _requires_grad(tx: TraceContext, value: Value) -> bool:
+    """Whether autograd records calls of a tensor, or of one in a list: a tensor of `vmap` does not tell, the one that it stands for does."""
+    value = _forced(tx, value)
+    if isinstance(value, SequenceValue):
+        return any(_requires_grad(tx, item) for item in value.items)
+    return isinstance(value, TensorValue) and (value.fake.requires_grad or unwrapped(value.fake).requires_grad)
 
 
 def _forced(tx: TraceContext, value: Value) -> Value:
