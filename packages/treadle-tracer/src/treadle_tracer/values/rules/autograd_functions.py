@@ -160,7 +160,7 @@ def _call_vmapped(tx: TraceContext, cls_value: Value, args: list[Value], kwargs:
 
 
 def _requires_grad(tx: TraceContext, value: Value) -> bool:
-    """Whether autograd records calls of a tensor, or of one in a list: a tensor of `vmap` does not tell, the one that it stands for does."""
+    """Whether autograd records calls of a tensor, or of one in a list. Of a tensor of `vmap` the one that it stands for tells."""
     value = _forced(tx, value)
     if isinstance(value, SequenceValue):
         return any(_requires_grad(tx, item) for item in value.items)
