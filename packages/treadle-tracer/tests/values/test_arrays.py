@@ -48,7 +48,8 @@ a.reshape(-1) ; np.transpose(a) ; np.expand_dims(a, 0) ; np.tile(a, 2) ; np.roll
 a[[0, 1], [1, 2]] ; a[None] ; np.where(a > 1, a, b) ; np.clip(a, 1, 2) ; a.astype(np.float64) ; a @ b.T ; np.dot(a, b.T)
 np.einsum('ij,kj->ik', a, b) ; np.linalg.norm(a) ; np.meshgrid(a[0], b[1]) ; np.zeros_like(a) + 1
 np.linspace(0, 1, 3) + a ; np.diff(a) ; np.split(a, 2) ; np.outer(a, b) ; np.round(a, 1)
-(a - a.mean(0)) / (a.std(0) + 1) ; np.array(a) ; np.sort(a)
+(a - a.mean(0)) / (a.std(0) + 1) ; np.array(a) ; np.sort(a) ; np.argsort(a) ; np.argsort(a, axis=0, kind='stable')
+np.unique(a) ; np.unique(a, return_counts=True) ; np.searchsorted(a[0], b) ; np.median(a) ; np.median(a, axis=1)
 """
 
 
@@ -58,6 +59,20 @@ def test_common_expressions_are_one_graph(expression):
     run, said = compiled(function, fullgraph=True)
     assert look(run(*arrays("float32"))) == look(function(*arrays("float32")))
     assert len(said.graphs) == 1 and not said.breaks
+
+
+@pytest.mark.parametrize(
+    "expression",
+    "np.argsort(a); np.sort(a); np.unique(a, return_counts=True); np.searchsorted(a[0], b); np.median(a, axis=0)".split("; "),
+)
+def test_equal_elements_zeros_and_nans_are_ordered_as_numpy_does(expression):
+    """Which of two equal elements comes first follows from NumPy's own algorithm."""
+    function = program(expression)
+    run = compiled(function)[0]
+    for numbers in ([3.0, 1.0, 2.0], [1.0, 1.0, 0.0], [0.0, -0.0, 0.0], [np.nan, 2.0, np.nan], [-0.0, 0.0, 5.0] * 9):
+        a = np.array([numbers, numbers[::-1]])
+        for _ in range(2):
+            assert _seen(run, (a.copy(), a[::-1].copy())) == _seen(function, (a.copy(), a[::-1].copy()))
 
 
 def test_an_array_of_a_tensor_shares_its_memory():

@@ -27,6 +27,7 @@ from treadle_tracer.values.array_options import (
     size_option,
     takes,
 )
+from treadle_tracer.values.array_sorting import median, searchsorted_function, unique
 from treadle_tracer.values.array_ufuncs import (
     as_array,
     axes_of,
@@ -50,7 +51,7 @@ if TYPE_CHECKING:
     from treadle_tracer.values.value import TraceContext
 
 _PURE = frozenset(
-    "prod sum mean max amax min amin cumsum cumprod dot linspace around round clip isclose allclose array_equal sort argsort argmax "
+    "prod sum mean max amax min amin cumsum cumprod dot linspace around round clip isclose allclose array_equal sort argsort unique searchsorted argmax "
     "argmin concatenate stack ndim shape size log2 result_type can_cast promote_types array asarray asanyarray arange zeros ones full "
     "eye identity logspace geomspace meshgrid hanning hamming blackman kaiser bartlett tri tril triu outer where".split()
 )
@@ -337,6 +338,9 @@ _FUNCTIONS: dict[str, Callable[..., Value]] = by_name(
     ("c_einsum", _einsum),
     ("copyto", _copyto),
     ("roll", _roll),
+    ("unique", unique),
+    ("searchsorted", searchsorted_function),
+    ("median", median),
     ("interp", interp),
     ("linspace", linspace),
     ("result_type", _result_type),

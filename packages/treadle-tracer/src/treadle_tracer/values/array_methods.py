@@ -23,6 +23,7 @@ from treadle_tracer.values.array_options import (
     shape_option,
     takes,
 )
+from treadle_tracer.values.array_sorting import argsort, searchsorted, sort_in_place
 from treadle_tracer.values.array_ufuncs import (
     as_array,
     axes_of,
@@ -334,14 +335,6 @@ def _round(tx: TraceContext, owner: ArrayValue, decimals: Value | None = None, o
     return call_ufunc(tx, _ufunc("divide"), [scaled, factor], {})
 
 
-def _sorted(tx: TraceContext, owner: ArrayValue, axis: Value | None = None, **options: Value):
-    if any(not is_absent(one) for one in options.values()) or owner.ndim == 0 or owner.dtype.kind == "c":
-        raise Unsupported("numpy", "sort with these options")
-    found = tx.run_in_graph("call_function", torch.sort, [owner.tensor, Constant(plain(axis, -1))], {})
-    in_graph(tx, torch.Tensor.copy_, owner.tensor, found.unpack(tx)[0])
-    return NONE
-
-
 def _fill(tx: TraceContext, owner: ArrayValue, value: Value):
     store(tx, owner.tensor, value, owner.dtype)
     return NONE
@@ -414,7 +407,9 @@ _METHODS: dict[str, Callable[..., Value]] = by_name(
     ("round", _round),
     ("fill", _fill),
     ("repeat", _repeat),
-    ("sort", _sorted),
+    ("sort", sort_in_place),
+    ("argsort", argsort),
+    ("searchsorted", searchsorted),
     ("take", _take),
     ("dot", dot),
     ("conj conjugate", _conjugated),
