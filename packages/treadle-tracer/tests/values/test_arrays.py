@@ -63,7 +63,9 @@ def test_common_expressions_are_one_graph(expression):
 
 @pytest.mark.parametrize(
     "expression",
-    "np.argsort(a); np.sort(a); np.unique(a, return_counts=True); np.searchsorted(a[0], b); np.median(a, axis=0)".split("; "),
+    "np.argsort(a); np.sort(a); np.unique(a, return_counts=True); np.searchsorted(a[0], b); np.median(a, axis=0)".split(
+        "; "
+    ),
 )
 def test_equal_elements_zeros_and_nans_are_ordered_as_numpy_does(expression):
     """Which of two equal elements comes first follows from NumPy's own algorithm."""

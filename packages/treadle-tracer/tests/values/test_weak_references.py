@@ -176,6 +176,8 @@ WHOLE = (
     compared,
     of_a_dict_that_is_an_attribute,
     of_a_dict_that_leaves_with_its_owner,
+    as_keys,
+    in_a_set,
 )
 LEFT = (
     leaves_alone,
@@ -186,8 +188,6 @@ LEFT = (
     dropped,
     with_a_callback,
     in_a_list,
-    as_keys,
-    in_a_set,
     of_a_number,
 )
 

@@ -193,12 +193,17 @@ class ReplacementBuilder:
         self.cb.load_const(index)
         self.cb.binary_subscr()
 
-    def weak_reference(self, target: Value, made_at: int) -> None:
-        """Push a weak reference to an object that the trace has made."""
-        self.usage.referents.append((target, made_at))
-        self.usage.references += 1
-        self.call_const(weakref.ref, target)
-        self.usage.references -= 1
+    def weak_reference(self, target: Value, made_at: int, cls: Any = weakref.ref, *options: Value) -> None:
+        """Push `cls(target, *options)`: a weak reference to an object that the trace has made, or to an outside one."""
+        if target.source is None:
+            self.usage.referents.append((target, made_at))
+        if self.dry:
+            self.usage.references += 1
+            self.value(target)
+            self.usage.references -= 1
+            for value in options:
+                self.value(value)
+        self.cb.call_constant(cls, (target, *options), self.value)
 
     def has_own_memory(self, node: Any) -> bool:
         """Whether the result of a graph node shares its memory with no other result, and with nothing outside."""

@@ -55,6 +55,7 @@ from treadle_tracer.values import (
     tensor_methods,
     torch_calls,
     unbacked,
+    weak_references,
 )
 from treadle_tracer.values import construct as construction
 from treadle_tracer.values import wrap as wrapping
@@ -73,6 +74,7 @@ from treadle_tracer.values.symbols import Symbols
 from treadle_tracer.values.tail_calls import tail_call
 from treadle_tracer.values.tensor import SymbolicValue, TensorValue
 from treadle_tracer.values.value import FrameView, Value
+from treadle_tracer.values.weak_references import WeakReference
 
 if TYPE_CHECKING:
     from torch import fx
@@ -168,6 +170,7 @@ class Tracer:
         self.inlined: dict[int, types.CodeType] = {}
         self.root_globals: dict[str, Any] | None = None
         self.exception: Value | None = None
+        self.weak_references: list[WeakReference] = []
         self.numpy_flags: list[array_warnings.Flag] = []
         self.caller_handles = caller_handles
         self.protected = 0
@@ -538,6 +541,9 @@ class Tracer:
         """Whether the code at hand runs once, where the program has it, in the state of PyTorch at entry, grad mode aside."""
         others = [setter for setter, _ in self._states if setter is not torch._C._set_grad_enabled]
         return not (self._backward_bodies or self._outer_states or others)
+
+    def check_weak_container(self, owner: Value) -> None:
+        weak_references.check_container(self, owner)
 
     def has_set_state(self, setter: Any, keys: tuple[Any, ...]) -> bool:
         """Whether the trace has called this setter of torch's state, and has so read what was before."""

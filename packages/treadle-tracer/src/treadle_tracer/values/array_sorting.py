@@ -30,7 +30,11 @@ _KINDS = (*_STABLE, "quicksort", "heapsort")
 def _is_stable(kind: Value | None, stable: Value | None) -> bool:
     """Whether these options ask for a stable sort. Raises Unsupported for what NumPy refuses."""
     named, wanted = plain(kind), plain(stable)
-    if named is not None and (named not in _KINDS or wanted is not None) or not (wanted is None or type(wanted) is bool):
+    if (
+        named is not None
+        and (named not in _KINDS or wanted is not None)
+        or not (wanted is None or type(wanted) is bool)
+    ):
         raise Unsupported("numpy", "a sort of this kind")
     return named in _STABLE or wanted is True
 
@@ -172,9 +176,7 @@ def searchsorted(tx: TraceContext, owner: ArrayValue, v: Value, side: Value | No
     return ArrayValue(found, wanted.ndim == 0)
 
 
-def searchsorted_function(
-    tx: TraceContext, a: Value, v: Value, side: Value | None = None, sorter: Value | None = None
-):
+def searchsorted_function(tx: TraceContext, a: Value, v: Value, side: Value | None = None, sorter: Value | None = None):
     """`numpy.searchsorted(...)`, of a list too"""
     return searchsorted(tx, as_array(tx, a), v, side, sorter)
 

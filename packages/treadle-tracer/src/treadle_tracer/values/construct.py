@@ -155,6 +155,8 @@ def allocate(
         return new_group(tx, cls, args) if is_subtype(cls, BaseExceptionGroup) else new_exception(tx, cls, args)
     if issubclass(cls, functools.partial):
         return _new_partial(tx, cls, args, kwargs or {})
+    if cls is weakref.KeyedRef:
+        return new_reference(tx, args, kwargs or {}, cls)  # type: ignore[return-value]
     if issubclass(cls, tuple):
         items = TupleValue(args[0].unpack(tx) if args else ())
         made = ObjectValue(cls, container=items)

@@ -57,7 +57,7 @@ _METHOD_DESCRIPTORS = (
     types.BuiltinFunctionType,
     types.MethodWrapperType,
 )
-_IDENTITY_HASHES = (object.__hash__, BaseException.__hash__, torch.nn.Module.__hash__)
+IDENTITY_HASHES = (object.__hash__, BaseException.__hash__, torch.nn.Module.__hash__)
 _SLOT_DESCRIPTORS = (types.GetSetDescriptorType, types.MemberDescriptorType)
 
 
@@ -87,7 +87,7 @@ class ObjectValue(Value):
         hasher, equal = lookup(tx, self.cls, "__hash__"), lookup(tx, self.cls, "__eq__")
         if hasher is None:
             tx.raise_exception(TypeError, f"unhashable type: {name_in_messages(self.cls)!r}")
-        by_identity = hasher in _IDENTITY_HASHES and equal is object.__eq__
+        by_identity = hasher in IDENTITY_HASHES and equal is object.__eq__
         if by_identity:
             if self.obj is None:
                 return self
@@ -159,6 +159,8 @@ class ObjectValue(Value):
 
     def own_attr(self, tx: TraceContext, name: str) -> Value | None:
         """The attribute in the instance dict, or None."""
+        if name == "data" and tx.weak_references:
+            tx.check_weak_container(self)
         stored = tx.mutations.load_attr(self, name)
         if stored is not None:
             return stored if isinstance(stored, Value) else None

@@ -264,6 +264,8 @@ class Writes(Protocol):
     def global_stores(self) -> Iterator[tuple[Source | None, str, Any]]: ...
     def store_cell(self, cell: Value, value: Any) -> None: ...
     def snapshot(self) -> Any: ...
+    @property
+    def writes_outside(self) -> int: ...
     def owner(self, key: int) -> Value: ...
     def begin_write(self) -> None: ...
     def freezing(self) -> AbstractContextManager[None]: ...
@@ -348,6 +350,7 @@ class TraceContext(LooksUp, Protocol):
     exception: Value | None  # the exception being handled
     hashed: dict[int, Any]  # outside objects that are keys or members by their identity, by id
     scopes: dict[int, dict[str, Any]]  # globals that the program has read or written, by id
+    weak_references: list[Any]  # those with a callback that the trace has made: see `values.weak_references`
     numpy_flags: list[Any]  # where NumPy warns: see `values.array_warnings`
     autocast_nesting: int
     overrides_off: int  # how many parts of the program around this place turn `__torch_function__` off
@@ -625,6 +628,9 @@ class TraceContext(LooksUp, Protocol):
 
     def forget_tensors(self, gone: set[fx.Node]) -> None:
         """The nodes of these tensors have been taken out of the graph."""
+
+    def check_weak_container(self, owner: Value) -> None:
+        """Before `owner.data` is read, where there are weak references with callbacks: see `values.weak_references`."""
 
     def has_set_state(self, setter: Any, keys: tuple[Any, ...]) -> bool:
         """Whether the trace has set this state."""
