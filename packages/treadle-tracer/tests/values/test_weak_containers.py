@@ -72,7 +72,8 @@ def missing(x, key):
 def of_values(x, key):
     NAMED["key"] = key
     NAMED.pop("kept", None)
-    known = weakref.WeakValueDictionary(a=OTHER)
+    other = OTHER
+    known = weakref.WeakValueDictionary(a=other)
     known["b"] = key
     return x * len(NAMED), sorted(known), [value.value for value in known.values()]
 
