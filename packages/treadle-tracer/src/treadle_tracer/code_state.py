@@ -40,6 +40,7 @@ class CodeState:
     may_assume        False when a graph with an assumption cannot be deoptimised, so that nothing is assumed
     may_guess         False when a graph that takes a path for granted cannot be deoptimised, or calls often took another one
     may_defer         False when that has happened again with other asserts, or would lose output: nothing waits for the graph any more
+    foreseen          how many traces have foreseen random numbers: where calls keep deciding differently on them, the next ones do not
     trusts_backend    False when a graph was not compiled in the way that the backend promises (`backend_call.promises_to_raise_early`)
     must_separate     a graph that writes was traced under an exception handler, and cannot be deoptimised
     failures          calls that took another path than a graph had taken for granted, or failed an assumption
@@ -69,6 +70,7 @@ class CodeState:
     trusts_backend: bool = True
     must_separate: bool = False
     failures: int = 0
+    foreseen: int = 0
     dynamic: DynamicSources = field(default_factory=DynamicSources)
     constants: set[Source] = field(default_factory=set)
     declared: dict[Source, dict[int, Mark]] = field(default_factory=dict)

@@ -55,6 +55,8 @@ _CAUSED_BY_SIZES = ("raises", "torch-call-raises")
 _TELL_OBJECTS = ("weak-reference", "finalizer", "identity-of-made", "frame-read")
 # So many calls of a code object that hold objects weakly run in Python and are traced anew: the first ones may set up what later ones find.
 _MOST_LEFT = 2
+# So many traces of a code object foresee random numbers. Where calls keep deciding differently on them, each needs a trace.
+_MOST_FORESEEN = 4
 # After so many traces in which no tensor was computed, a code object is left alone for good.
 _EMPTY_TRACES = 4
 # After so many traces in which calls nest too deeply, a code object is left alone for good: each level would be a trace as long.
@@ -263,6 +265,7 @@ class Compilation:
             assume=self.options.assume and self.state.may_assume,
             guess=self.options.guess and self.state.may_guess,
             defer=self.options.defer and self.state.may_defer,
+            foresee=self.options.foresee and self.state.foreseen < _MOST_FORESEEN,
             separate=self.state.must_separate,
         )
         handles = self.caller_handles
@@ -349,6 +352,7 @@ class Compilation:
             if not (payload.dynamic and check_size_one(gm, payload.inputs, payload.dynamic, self.frame)):
                 return None  # the backend has made a decision of its own
             entry = with_accepted_sizes(entry)
+        self.state.foreseen += any(getattr(function, "is_foreseen", False) for function, _ in result.mutations.outputs)
         self.observer.on_entry(entry)
         return entry
 

@@ -25,6 +25,8 @@ class TracerOptions:
                            Python runs the program where it is not. False: the jump breaks the graph
     assume                 a size that depends on data is assumed to be neither 0 nor 1 where an operator asks; the graph checks that, and
                            Python runs the program where it does not hold. False: such a question breaks the graph
+    foresee                numbers of Python's `random` that the program is about to draw are inputs of the graph, and guarded where it
+                           decides on them; the generator moves on after the graph. False: they break the graph
     separate               no graph both writes to outside tensors and raises under an exception handler of the program; so it must be for
                            backends that may raise after they have written
     decide_on_inputs       what the program decides on numbers of small outside tensors on the CPU (`if count > 5`, `range(int(n))`) is
@@ -45,6 +47,7 @@ class TracerOptions:
     assume: bool = True
     defer: bool = True
     guess: bool = True
+    foresee: bool = True
     separate: bool = False
     decide_on_inputs: bool = False
     setup_in_eager: bool = False

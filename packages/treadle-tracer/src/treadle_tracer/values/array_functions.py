@@ -52,8 +52,9 @@ if TYPE_CHECKING:
 
 _PURE = frozenset(
     "prod sum mean max amax min amin cumsum cumprod dot linspace around round clip isclose allclose array_equal sort argsort unique "
-    "searchsorted argmax argmin concatenate stack ndim shape size log2 result_type can_cast promote_types array asarray asanyarray arange zeros ones full "
-    "eye identity logspace geomspace meshgrid hanning hamming blackman kaiser bartlett tri tril triu outer where".split()
+    "searchsorted argmax argmin concatenate stack ndim shape size log2 result_type can_cast promote_types array asarray asanyarray "
+    "arange zeros ones full eye identity logspace geomspace meshgrid hanning hamming blackman kaiser bartlett tri tril triu outer "
+    "where".split()
 )
 """Functions of NumPy, besides universal ones, whose results follow from their arguments."""
 

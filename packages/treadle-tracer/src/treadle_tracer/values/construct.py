@@ -8,6 +8,7 @@ import contextlib
 import datetime
 import enum
 import functools
+import random
 import types
 import typing
 import weakref
@@ -55,6 +56,7 @@ from treadle_tracer.values.mapping_proxy import MappingProxyValue
 from treadle_tracer.values.mappings import DictValue
 from treadle_tracer.values.number_construction import number_constructor
 from treadle_tracer.values.objects import ObjectValue, SuperValue
+from treadle_tracer.values.random_numbers import new_generator
 from treadle_tracer.values.rules.table import rule_of
 from treadle_tracer.values.sequences import ListValue, Sequence, TupleValue, make_slice
 from treadle_tracer.values.sets import SetValue, copy_set
@@ -499,7 +501,9 @@ _BUILT_IN: dict[Any, _Constructor] = {
     torch.Tensor: _new_tensor,
     typing.TypeVar: _new_type_variable,
 }
-CONSTRUCTORS = IdentityDict(disjoint(_BUILT_IN, CLASS_ITERATORS, LOCK_CLASSES, {weakref.ref: new_reference}))
+CONSTRUCTORS = IdentityDict(
+    disjoint(_BUILT_IN, CLASS_ITERATORS, LOCK_CLASSES, {weakref.ref: new_reference, random.Random: new_generator})
+)
 """Classes whose instances have a kind of their own."""
 
 

@@ -62,6 +62,7 @@ class Symbols:
         self.captures = asked or (options.capture_scalars is None and options.defer and options.guess)
         self.defers = options.defer
         self.guesses = options.guess
+        self.foresees = options.foresee
         self.takes_numbers = self.captures or options.defer
         self.assumes = self.captures and options.assume
         self.unbacked = UnbackedNumbers()

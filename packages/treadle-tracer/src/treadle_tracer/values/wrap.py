@@ -9,6 +9,7 @@ import enum
 import functools
 import inspect
 import itertools
+import random
 import reprlib
 import threading
 import types
@@ -73,6 +74,7 @@ from treadle_tracer.values.opaque import OPAQUE_CODES, OpaqueValue
 from treadle_tracer.values.outside_counts import wrap_count
 from treadle_tracer.values.outside_sets import OutsideSet
 from treadle_tracer.values.random_generators import wrap_generator
+from treadle_tracer.values.random_numbers import wrap_python_generator
 from treadle_tracer.values.rules.table import rule_of
 from treadle_tracer.values.sequences import CodeTuple, ListValue, TupleValue, make_slice
 from treadle_tracer.values.sets import SetValue
@@ -503,6 +505,7 @@ WRAPPERS: IdentityDict[type, Callable[..., Value]] = IdentityDict(
         types.UnionType: wrap_alias,
         types.CellType: _cell,
         contextvars.ContextVar: wrap_context_variable,
+        random.Random: wrap_python_generator,
         itertools.count: wrap_count,
         types.MappingProxyType: _mapping_proxy,
         **dict.fromkeys(_VIEWS, _dict_view),

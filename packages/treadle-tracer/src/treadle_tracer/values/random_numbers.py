@@ -1,0 +1,337 @@
+"""Random numbers of Python's `random`, drawn from generators whose state the trace knows, or foresees.
+
+    random.seed(3)
+    scale = random.random()                  # a constant: the state is known
+    if random.random() < 0.1:                # of a generator in any state: a guard looks at what it will give
+        x = x + random.gauss(0, scale)       # and so does the input of the graph
+
+A draw behind an unknown state is a number that each call foresees: a twin with the state of the generator makes the draws that the program
+makes up to there. The generator itself moves on after the graph, by the same calls, in order with the program's output.
+"""
+
+from __future__ import annotations
+
+import random
+import threading
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from treadle_tracer.class_facts import own_dict
+from treadle_tracer.computed_source import ComputedSource
+from treadle_tracer.errors import Unsupported
+from treadle_tracer.source import ConstSource
+from treadle_tracer.values.base import NONE, Constant
+from treadle_tracer.values.functions import FunctionValue
+from treadle_tracer.values.objects import ObjectValue
+from treadle_tracer.values.random_states import copy_state
+from treadle_tracer.values.tensor import SymbolicValue
+from treadle_tracer.values.value import NotConstant, Value
+
+if TYPE_CHECKING:
+    from treadle_tracer.source import Source
+    from treadle_tracer.values.value import TraceContext
+
+_BASE: Any = random.Random.__base__
+_TWINS = threading.local()
+_STEPS = "steps"  # the name under which the history of a generator is recorded that the trace has made
+_MOST_FORESEEN = 16  # draws of one generator that are foreseen: each makes those before it once more
+_MOST_KNOWN = 2000
+_NUMBERS = (int, float)
+
+
+class Step:
+    """Run-time helper: a call that moves a generator on. Of one that sets the state, the state is known from there on.
+
+    is_foreseen: what it gives is an input of the graph.
+    twin: a generator as it is after the step, where the state is known; the next step takes it over.
+    """
+
+    __name__ = "random"
+
+    def __init__(self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]):
+        self.function, self.args, self.kwargs = function, args, kwargs
+        self.sets_state = function in (random.Random.seed, random.Random.setstate)
+        self.is_foreseen = False
+        self.twin: random.Random | None = None
+
+    def __call__(self, generator: Any) -> Any:
+        return self.function(generator, *self.args, **self.kwargs)
+
+
+Steps = tuple[Step, ...]
+
+
+class Restored:
+    """Run-time helper: `generator.setstate(state)`, the state being that after the steps `before`."""
+
+    __name__ = "random"
+
+    def __init__(self, before: Steps):
+        self.before = before
+
+    def __call__(self, generator: Any, state: Any) -> None:
+        generator.setstate(state)
+
+
+class _Foreseen:
+    """What the last of some steps will give. Raises TypeError for what is no plain generator."""
+
+    __name__ = "foreseen"
+
+    def __init__(self, steps: Steps):
+        self.steps = steps
+
+    def __call__(self, generator: Any) -> Any:
+        twin = _twin_of(generator)
+        for step in self.steps[:-1]:
+            step(twin)
+        return self.steps[-1](twin)
+
+
+def _twin_of(generator: Any) -> random.Random:
+    """A generator in the same state: one for each thread, to be used at once."""
+    if type(generator) is not random.Random or own_dict(generator).keys() != {"gauss_next"}:  # type: ignore[union-attr]
+        raise TypeError
+    twin = getattr(_TWINS, "generator", None)
+    if twin is None:
+        twin = _TWINS.generator = random.Random()
+    copy_state(twin, generator)
+    twin.gauss_next = generator.gauss_next
+    return twin
+
+
+class RandomGenerator(ObjectValue):
+    """A `random.Random`: an outside one (`obj`), or one that the trace has made."""
+
+    __slots__ = ()
+
+    def builtin_method(self, tx: TraceContext, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        function = vars(_BASE).get(name)
+        if name not in ("random", "getrandbits") or kwargs:
+            return super().builtin_method(tx, name, args, kwargs)
+        return draw(tx, self, function, args, {})
+
+    def steps(self, tx: TraceContext) -> Steps:
+        """What the program has done to the generator, from the last time on that its state was set."""
+        if self.obj is None:
+            stored = tx.mutations.load_attr(self, _STEPS)
+            return () if stored is None else stored.obj
+        found: Steps = ()
+        for function, values in tx.mutations.outputs:
+            if values[:1] == (self,):
+                if isinstance(function, Restored):
+                    found = function.before
+                else:
+                    found = (function,) if function.sets_state else (*found, function)
+        return found
+
+    def note(self, tx: TraceContext, function: Step | Restored, *values: Value) -> None:
+        """Have `function(generator, *values)` called where the program calls it."""
+        if self.obj is not None:
+            if not tx.symbols.defers:
+                raise Unsupported("random-number", self.describe())
+            tx.mutations.output(function, (self, *values))
+            return
+        before = () if isinstance(function, Restored) or function.sets_state else self.steps(tx)
+        steps = function.before if isinstance(function, Restored) else (*before, function)
+        tx.mutations.store_attr(self, _STEPS, Constant(steps))
+
+    def reconstruct(self, cg: Any) -> None:
+        if self.obj is not None:
+            super().reconstruct(cg)
+        else:
+            cg.call_const(_Made(cg.mutations.load_attr(self, _STEPS).obj))
+
+
+class _Made:
+    """Run-time helper: a new generator, as it is after some steps."""
+
+    __name__ = "Random"
+
+    def __init__(self, steps: Steps):
+        self.steps = steps
+
+    def __call__(self) -> random.Random:
+        made = random.Random()
+        for step in self.steps:
+            step(made)
+        return made
+
+
+class RandomState(Value):
+    """`generator.getstate()` of a generator in an unknown state, after these steps."""
+
+    __slots__ = ("generator", "steps")
+
+    def __init__(self, generator: RandomGenerator, steps: Steps):
+        self.source = None
+        self.generator = generator
+        self.steps = steps
+
+    def python_type(self) -> type:
+        return tuple
+
+    def truth(self, tx: TraceContext) -> bool:
+        return True
+
+    def hash_key(self, tx: TraceContext) -> Any:
+        raise Unsupported("random-number", self.describe())
+
+    def get_attr(self, tx: TraceContext, name: str) -> Value:
+        raise Unsupported("random-number", self.describe())
+
+    def iterate(self, tx: TraceContext) -> Value:
+        raise Unsupported("random-number", self.describe())
+
+    def get_item(self, tx: TraceContext, key: Value) -> Value:
+        raise Unsupported("random-number", self.describe())
+
+    def describe(self) -> str:
+        return f"the state of {self.generator.describe()}"
+
+    def reconstruct(self, cg: Any) -> None:
+        cg.call_const(_StateAfter(self.steps), self.generator)
+
+
+class _StateAfter:
+    """Run-time helper: the state of a generator after some steps, which it has not made yet."""
+
+    __name__ = "getstate"
+
+    def __init__(self, steps: Steps):
+        self.steps = steps
+
+    def __call__(self, generator: Any) -> Any:
+        twin = _twin_of(generator)
+        for step in self.steps:
+            step(twin)
+        return twin.getstate()
+
+
+# ---- what programs do with generators
+
+
+def draw(
+    tx: TraceContext,
+    generator: RandomGenerator,
+    function: Callable[..., Any],
+    args: list[Value],
+    kwargs: dict[str, Value],
+) -> Value:
+    """`function(generator, ...)`, which gives a number that follows from the state and the arguments."""
+    step = _step(tx, function, args, kwargs)
+    steps = generator.steps(tx)
+    if steps and steps[0].sets_state:
+        return tx.from_constant(_taken(tx, generator, steps, step))
+    if not tx.symbols.foresees or len(steps) >= _MOST_FORESEEN or tx.speculation is not None:
+        raise Unsupported("random-number", f"{function.__name__} of {generator.describe()}")
+    assert generator.source is not None
+    foreseen = _Foreseen((*steps, step))
+    try:
+        result = foreseen(generator.obj)
+    except Exception as error:
+        raise Unsupported("random-number", f"{function.__name__} of {generator.describe()}: {error}") from None
+    if type(result) not in _NUMBERS:
+        raise Unsupported("random-number", f"{function.__name__} of {generator.describe()}")
+    step.is_foreseen = True
+    generator.note(tx, step)
+    text = f"{generator.source.text}.{function.__name__}()[{len(steps)}]"
+    return tx.wrap(result, ComputedSource(foreseen, (generator.source,), lambda *texts: text))
+
+
+def _step(tx: TraceContext, function: Callable[..., Any], args: list[Value], kwargs: dict[str, Value]) -> Step:
+    try:
+        return Step(
+            function, tuple(_plain(tx, arg) for arg in args), {name: _plain(tx, arg) for name, arg in kwargs.items()}
+        )
+    except NotConstant as error:
+        raise Unsupported("random-number", f"{function.__name__} of {error.value.describe()}") from None
+
+
+def _plain(tx: TraceContext, value: Value) -> Any:
+    return tx.specialise(value) if isinstance(value, SymbolicValue) else value.constant()
+
+
+def _taken(tx: TraceContext, generator: RandomGenerator, steps: Steps, step: Step) -> Any:
+    """What a step gives behind others from a known state on."""
+    if len(steps) > _MOST_KNOWN:
+        raise Unsupported("random-number", f"more than {_MOST_KNOWN} numbers")
+    last = steps[-1]
+    twin, last.twin = last.twin, None
+    if twin is None:
+        twin = random.Random()
+        for each in steps:
+            each(twin)
+    try:
+        result = step(twin)
+    except Exception as error:
+        raise Unsupported("random-number", f"{step.function.__name__}: {error}") from None
+    generator.note(tx, step)
+    step.twin = twin
+    return result
+
+
+def seed(tx: TraceContext, generator: RandomGenerator, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    """`generator.seed(a)`, a being a constant"""
+    step = _step(tx, random.Random.seed, args, kwargs)
+    given = [*step.args, *step.kwargs.values()]
+    if not given or type(given[0]) not in (int, float, str, bytes):
+        raise Unsupported("random-number", "a seed from the system")
+    try:
+        step(random.Random(0))
+    except Exception as error:
+        raise Unsupported("random-number", f"seed: {error}") from None
+    generator.note(tx, step)
+    return NONE
+
+
+def get_state(tx: TraceContext, generator: RandomGenerator) -> Value:
+    """`generator.getstate()`"""
+    steps = generator.steps(tx)
+    if not steps or not steps[0].sets_state:
+        return RandomState(generator, steps)
+    twin = random.Random()
+    for step in steps:
+        step(twin)
+    return tx.from_constant(twin.getstate())
+
+
+def set_state(tx: TraceContext, generator: RandomGenerator, state: Value) -> Value:
+    """`generator.setstate(state)`, the state being one that the trace knows or has asked for."""
+    if isinstance(state, RandomState):
+        if state.generator is not generator:
+            raise Unsupported("random-number", "the state of another generator")
+        generator.note(tx, Restored(state.steps), state)
+        return NONE
+    if state.source is not None or not state.is_constant():
+        raise Unsupported("random-number", state.describe())
+    step = Step(random.Random.setstate, (state.constant(),), {})
+    try:
+        step(random.Random(0))
+    except Exception as error:
+        raise Unsupported("random-number", f"setstate: {error}") from None
+    generator.note(tx, step)
+    return NONE
+
+
+def new_generator(tx: TraceContext, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    """`random.Random(seed)`"""
+    made = RandomGenerator(random.Random)
+    seed(tx, made, args, {"a" if name == "x" else name: value for name, value in kwargs.items()})
+    return made
+
+
+def inline_if_known(
+    tx: TraceContext, generator: RandomGenerator, function: Any, args: list[Value], kwargs: dict[str, Value]
+) -> Value:
+    """A method written in Python that takes as many numbers as the state tells: traced where that is known."""
+    steps = generator.steps(tx)
+    if not steps or not steps[0].sets_state:
+        raise Unsupported("random-number", f"{function.__name__} of {generator.describe()}")
+    return tx.inline(FunctionValue.outside(tx, function, ConstSource(function)), [generator, *args], kwargs)
+
+
+def wrap_python_generator(tx: TraceContext, obj: random.Random, source: Source) -> Value:
+    """The Value of an outside generator."""
+    tx.guards.add(source, "type_is", random.Random)
+    return RandomGenerator(random.Random, obj, source)

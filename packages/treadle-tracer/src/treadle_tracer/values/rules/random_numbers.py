@@ -1,0 +1,68 @@
+"""Rules of the methods of `random.Random`: see `values.random_numbers`. What is not listed here is traced as the Python that it is."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from treadle_tracer.errors import Unsupported
+from treadle_tracer.values import random_numbers
+from treadle_tracer.values.base import LazyValue
+from treadle_tracer.values.random_numbers import RandomGenerator
+from treadle_tracer.values.rules.rule import Apply, Args, Effect, Kwargs, Rule
+from treadle_tracer.values.value import Value
+
+if TYPE_CHECKING:
+    from treadle_tracer.values.value import TraceContext
+
+_Method = Callable[["TraceContext", RandomGenerator, Args, Kwargs], Value]
+
+
+def _of_generator(name: str, method: _Method) -> Apply:
+    def apply(tx: TraceContext, args: Args, kwargs: Kwargs) -> Value:
+        generator, *rest = [arg.force(tx) if isinstance(arg, LazyValue) else arg for arg in args] or [None]
+        if not isinstance(generator, RandomGenerator):
+            raise Unsupported("random-number", f"{name} of a generator of another class")
+        return method(tx, generator, rest, kwargs)
+
+    return apply
+
+
+def _drawn(name: str) -> Rule:
+    function = vars(random.Random)[name]
+
+    def method(tx: TraceContext, generator: RandomGenerator, args: Args, kwargs: Kwargs) -> Value:
+        return random_numbers.draw(tx, generator, function, args, kwargs)
+
+    return Rule(function, _of_generator(name, method), Effect.WRITES_ARGUMENTS)
+
+
+def _traced(name: str) -> Rule:
+    function: Any = vars(random.Random)[name]
+
+    def method(tx: TraceContext, generator: RandomGenerator, args: Args, kwargs: Kwargs) -> Value:
+        return random_numbers.inline_if_known(tx, generator, function, args, kwargs)
+
+    return Rule(function, _of_generator(name, method), Effect.WRITES_ARGUMENTS)
+
+
+def _get_state(tx: TraceContext, generator: RandomGenerator, args: Args, kwargs: Kwargs) -> Value:
+    return random_numbers.get_state(tx, generator)
+
+
+def _set_state(tx: TraceContext, generator: RandomGenerator, args: Args, kwargs: Kwargs) -> Value:
+    (state,) = (*args, *kwargs.values())
+    return random_numbers.set_state(tx, generator, state)
+
+
+_FLOATS = "gauss normalvariate lognormvariate expovariate vonmisesvariate gammavariate betavariate paretovariate weibullvariate triangular"
+
+RULES = (
+    *map(_drawn, _FLOATS.split()),
+    _drawn("_randbelow_with_getrandbits"),
+    *map(_traced, "shuffle sample choices randbytes".split()),
+    Rule(random.Random.seed, _of_generator("seed", random_numbers.seed), Effect.WRITES_ARGUMENTS),
+    Rule(random.Random.getstate, _of_generator("getstate", _get_state), Effect.READS_STATE),
+    Rule(random.Random.setstate, _of_generator("setstate", _set_state), Effect.WRITES_ARGUMENTS),
+)
