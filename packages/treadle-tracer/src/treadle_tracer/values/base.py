@@ -268,6 +268,12 @@ class Method(Value):
             cg.cb.load_attr(self.name)
             return
         cg.cb.push_null()  # binding the very descriptor: what super() finds is not what the attribute gives
-        cg.const(bind)
+        cg.const(_bound)
+        cg.const(self.function)
         cg.value(self.owner)
-        cg.cb.call(1)
+        cg.cb.call(2)
+
+
+def _bound(descriptor: Any, owner: Any) -> Any:
+    """Run-time helper. CPython crashes where a method that wants its class (METH_METHOD) is bound without a type: Objects/descrobject.c, method_get."""
+    return descriptor.__get__(owner, type(owner))
