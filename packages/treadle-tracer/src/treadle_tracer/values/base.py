@@ -275,5 +275,6 @@ class Method(Value):
 
 
 def _bound(descriptor: Any, owner: Any) -> Any:
-    """Run-time helper. CPython crashes where a method that wants its class (METH_METHOD) is bound without a type: Objects/descrobject.c, method_get."""
+    """Run-time helper. CPython crashes where a method that wants its class (METH_METHOD) is bound without a type (method_get in
+    Objects/descrobject.c)."""
     return descriptor.__get__(owner, type(owner))

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import functools
 import logging
+import struct
 import types
+import zlib
 from typing import TYPE_CHECKING, Any
 
 import torch
 
+from treadle_tracer.by_identity import IdentitySet
 from treadle_tracer.class_facts import is_subtype
 from treadle_tracer.errors import Unsupported
 from treadle_tracer.source import ConstSource
@@ -34,6 +37,21 @@ _PURE_MODULES = frozenset(
     "difflib colorsys".split()
 )
 """Modules whose functions are called while tracing when their arguments are constants."""
+_PURE_FUNCTIONS: IdentitySet[Any] = IdentitySet(
+    (
+        struct.pack,
+        struct.unpack,
+        struct.unpack_from,
+        struct.calcsize,
+        zlib.crc32,
+        zlib.adler32,
+        zlib.compress,
+        zlib.decompress,
+        str.maketrans,
+        bytes.maketrans,
+    )
+)
+"""Functions of other modules that are called so."""
 _SLOTS = (types.GetSetDescriptorType, types.MemberDescriptorType)
 
 
@@ -77,7 +95,7 @@ class CallableValue(ConcreteValue):
             return call_cached(tx, self, args, kwargs)
         if getattr(obj, "__name__", None) == "__new__" and isinstance(getattr(obj, "__self__", None), type):
             return call_new(tx, obj, args, kwargs)
-        if getattr(obj, "__module__", None) in _PURE_MODULES:
+        if getattr(obj, "__module__", None) in _PURE_MODULES or obj in _PURE_FUNCTIONS:
             return tx.fold(obj, args, kwargs, may_warn=type(obj) is types.FunctionType)
         if is_numpy_function(obj):
             tx.modes.refuse(self.describe())

@@ -52,8 +52,10 @@ from treadle_tracer.values.gradients import set_requires_grad
 from treadle_tracer.values.iterators import CLASS_ITERATORS
 from treadle_tracer.values.locks import LOCK_CLASSES
 from treadle_tracer.values.made_classes import MadeClass, metaclass_of, new_class
+from treadle_tracer.values.made_natives import MAKERS, NativeObject, new_native
 from treadle_tracer.values.mapping_proxy import MappingProxyValue
 from treadle_tracer.values.mappings import DictValue
+from treadle_tracer.values.native_values import NATIVE_CLASSES, made_native
 from treadle_tracer.values.number_construction import number_constructor
 from treadle_tracer.values.objects import ObjectValue, SuperValue
 from treadle_tracer.values.random_numbers import new_generator
@@ -289,6 +291,12 @@ def _new_str(tx: TraceContext, args: list[Value], kwargs: dict[str, Value]) -> V
     return tx.fold(str, args, kwargs)
 
 
+def _new_bytes(tx: TraceContext, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    if len(args) == 1 and not kwargs and isinstance(args[0], NativeObject) and args[0].compares:
+        return Constant(bytes(args[0].real(tx)))
+    return tx.fold(bytes, args, kwargs)
+
+
 def _new_slice(tx: TraceContext, args: list[Value], kwargs: dict[str, Value]) -> Value:
     return make_slice(args)
 
@@ -478,7 +486,7 @@ _BUILT_IN: dict[Any, _Constructor] = {
     complex: number_constructor(complex),
     bool: _new_bool,
     str: _new_str,
-    bytes: _folded(bytes),
+    bytes: _new_bytes,
     range: _new_range,
     slice: _new_slice,
     type: _new_type,
@@ -502,7 +510,14 @@ _BUILT_IN: dict[Any, _Constructor] = {
     typing.TypeVar: _new_type_variable,
 }
 CONSTRUCTORS = IdentityDict(
-    disjoint(_BUILT_IN, CLASS_ITERATORS, LOCK_CLASSES, {weakref.ref: new_reference, random.Random: new_generator})
+    disjoint(
+        _BUILT_IN,
+        CLASS_ITERATORS,
+        LOCK_CLASSES,
+        {weakref.ref: new_reference, random.Random: new_generator},
+        {maker: new_native(maker) for maker in MAKERS if isinstance(maker, type)},
+        {cls: made_native(cls) for cls in NATIVE_CLASSES},
+    )
 )
 """Classes whose instances have a kind of their own."""
 

@@ -26,6 +26,7 @@ from treadle_tracer.values.deferred_text import DeferredText, is_open_text, join
 from treadle_tracer.values.exceptions import interpreter_exception
 from treadle_tracer.values.functions import BoundMethod
 from treadle_tracer.values.joined import SymbolicBool, is_same
+from treadle_tracer.values.made_natives import NativeObject
 from treadle_tracer.values.mapping_proxy import MappingProxyValue
 from treadle_tracer.values.mappings import DictValue, DictView
 from treadle_tracer.values.numpy_numbers import NumpyNumber
@@ -302,7 +303,7 @@ def _has_method_of_its_own(tx: TraceContext, owner: Value, name: str, raw: Any) 
     """Whether a special method is called as such: those of built-in containers are `container_operator`'s."""
     if isinstance(owner, ObjectValue):
         return owner.container is None or isinstance(raw, types.FunctionType)
-    return isinstance(owner, TensorValue | ConstantObject) or has_python_method(tx, owner, (name,))
+    return isinstance(owner, TensorValue | ConstantObject | NativeObject) or has_python_method(tx, owner, (name,))
 
 
 def _may_answer_last(tx: TraceContext, cls: type, name: str) -> bool:
@@ -378,6 +379,10 @@ def compare(tx: TraceContext, text: str, a: Value, b: Value) -> Value:
         return _compare_objects(tx, text, a, b, forward, backward)
     if isinstance(a, ConcreteValue) and isinstance(b, ConcreteValue):
         return fold(tx, function, [a, b], {})
+    if isinstance(a, NativeObject) or isinstance(b, NativeObject):
+        found = _compare_natives(tx, a, b, forward, backward)
+        if found is not None:
+            return found
     _refuse_deferred_text(a, b)
     if text not in ("==", "!=") and (isinstance(a, MappingProxyValue) or isinstance(b, MappingProxyValue)):
         raise Unsupported("builtin-method", f"{a.describe()} {text} {b.describe()}")
@@ -402,6 +407,17 @@ def compare(tx: TraceContext, text: str, a: Value, b: Value) -> Value:
         return boolean(_plainly_equal(tx, a, b) == (text == "=="))
     result_type(tx, function, (forward, backward), a, b)
     raise Unsupported("builtin-method", f"{a.describe()} {text} {b.describe()}")
+
+
+def _compare_natives(tx: TraceContext, a: Value, b: Value, forward: str, backward: str) -> Value | None:
+    """Comparison of objects that compare by what they hold; None where they do so by identity."""
+    for owner, name, other in ((a, forward, b), (b, backward, a)):
+        if isinstance(owner, NativeObject) and owner.compares:
+            result = owner.builtin_method(tx, name, [other], {})
+            if _is_not_implemented(result):
+                raise Unsupported("builtin-method", f"{name} of {a.describe()} and {b.describe()}")
+            return result
+    return None
 
 
 def _compare_contents(tx: TraceContext, text: str, a: Value, b: Value) -> Value | None:

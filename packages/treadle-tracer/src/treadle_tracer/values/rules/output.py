@@ -13,8 +13,9 @@ from treadle_tracer.errors import Unsupported
 from treadle_tracer.source import ConstSource
 from treadle_tracer.values.base import NONE, Constant, is_none
 from treadle_tracer.values.class_lookup import find_in_mro
-from treadle_tracer.values.deferred_text import snapshot
+from treadle_tracer.values.deferred_text import joined_text, snapshot
 from treadle_tracer.values.functions import ClassValue, ModuleObject
+from treadle_tracer.values.made_natives import NativeObject
 from treadle_tracer.values.outputs import is_stream, queue
 from treadle_tracer.values.rules.rule import Apply, Args, Effect, Kwargs, Rule
 from treadle_tracer.values.sequences import TupleValue
@@ -38,12 +39,28 @@ def _print(tx: TraceContext, args: Args, kwargs: Kwargs) -> Value:
         stream = tx.module_attr(ModuleObject(sys), "stdout")
         if is_none(stream):
             return NONE  # a process without output
+    if isinstance(stream, NativeObject):
+        return _print_into(tx, stream, args, kwargs)
     if not is_stream(stream):
         raise Unsupported("output", f"print to {stream.describe()}")
     options = {name: kwargs[name].constant() for name in ("sep", "end", "flush") if name in kwargs}
     if not all(options.get(name) is None or type(options[name]) is str for name in ("sep", "end")):
         raise Unsupported("output", "print with a separator that is no string")
     queue(tx, _Printer(options), stream, *[to_str(tx, arg) for arg in args])
+    return NONE
+
+
+def _print_into(tx: TraceContext, stream: NativeObject, args: Args, kwargs: Kwargs) -> Value:
+    """`print` to a stream that the trace has made: the text is known now, or the graph breaks."""
+    given = {name: kwargs.get(name, NONE).constant() for name in ("sep", "end")}
+    separator, end = ((" ", "\n")[i] if text is None else text for i, text in enumerate(given.values()))
+    if type(separator) is not str or type(end) is not str:
+        raise Unsupported("output", "print with a separator that is no string")
+    pieces = [piece for arg in args for piece in (separator, to_str(tx, arg))][1:]
+    text = joined_text(tx, [*pieces, end])
+    if not text.is_constant():
+        raise Unsupported("format", text.describe())
+    stream.call_method(tx, "write", [text], {})
     return NONE
 
 
