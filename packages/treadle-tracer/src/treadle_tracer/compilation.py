@@ -25,6 +25,7 @@ from treadle_shapes import paused
 from .backend_call import Backend, call_backend, lacks_numbers, promises_to_raise_early, raises_before_writing
 from .class_facts import is_subtype
 from .code_state import CodeState
+from .computed_source import ComputedSource
 from .constraints import Declared, check_given, check_still_dynamic, declared_in
 from .dynamic import DynamicSources
 from .errors import BackendError, OtherPath, Unsupported, without_frames
@@ -337,6 +338,8 @@ class Compilation:
             if self.options.leave_unprofitable:
                 is_eager = getattr(compiled, "why_eager", None) is not None
                 payload.profit = profit_of(gm, torch.is_grad_enabled(), is_eager)
+                if payload.profit is not None:
+                    payload.profit -= _cost_of_numbers(result)
                 payload.goes_on = plan.goes_on
                 payload.inlined = tuple([weakref.ref(code) for code in result.inlined])
             entry = finish_entry(
@@ -380,6 +383,12 @@ class Compilation:
         if payload.dynamic is not None:
             program = size_program(program.checks, payload.dynamic)
         return treadle_frame.Entry(self.frame.code, program, payload)
+
+
+def _cost_of_numbers(result: TraceResult) -> float:
+    """What it costs to foresee random numbers, for each guard and each input anew, in calls of operators."""
+    places = [*(guard.source for guard in result.guards), *result.graph.input_sources]
+    return sum(getattr(place.root.function, "cost", 0.0) for place in places if isinstance(place.root, ComputedSource))
 
 
 def _defer_less(state: CodeState) -> None:

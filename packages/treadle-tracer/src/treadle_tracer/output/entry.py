@@ -204,11 +204,14 @@ def program_of_original(program: Any, payload: Payload, decides: bool) -> treadl
     """The guard of an entry that runs the original code, made of the guard that its trace asked for.
 
     Python runs the program right in any case. The guard tells where a compile may have another result. Python functions cost too much for
-    that: there are none but those about sizes, and with `decides` those about numbers of tensors, which choose between paths.
+    that: there are none but those about sizes, and with `decides` those about numbers of tensors, which choose between paths. Nor are
+    random numbers foreseen for it.
     """
     sizes = payload.dynamic
 
     def is_kept(check: treadle_frame.Check) -> bool:
+        if _foresees(check.path) or (check.op == "distinct_objects" and _foresees(check.arg)):
+            return False
         if check.op not in ("call", "call_many") or (sizes is not None and sizes.is_guarded_by(check)):
             return True
         return decides and check.op == "call_many" and isinstance(check.arg[0], Decided)
@@ -216,6 +219,11 @@ def program_of_original(program: Any, payload: Payload, decides: bool) -> treadl
     if not decides:
         payload.decided = Decided()
     return treadle_frame.GuardProgram(list(filter(is_kept, program.checks)))
+
+
+def _foresees(part: Any) -> bool:
+    """Whether a path, or one of several, leads to a random number that is foreseen."""
+    return hasattr(part, "cost") or (isinstance(part, (tuple, list)) and any(map(_foresees, part)))
 
 
 def _fast_path(plan: FramePlan, compiled: Callable[..., Any], may_retry: Callable[[BaseException], bool] | None) -> Any:

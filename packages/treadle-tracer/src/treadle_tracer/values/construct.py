@@ -57,6 +57,7 @@ from treadle_tracer.values.mapping_proxy import MappingProxyValue
 from treadle_tracer.values.mappings import DictValue
 from treadle_tracer.values.native_values import NATIVE_CLASSES, made_native
 from treadle_tracer.values.number_construction import number_constructor
+from treadle_tracer.values.numpy_random import is_old_generator, new_numpy_generator
 from treadle_tracer.values.objects import ObjectValue, SuperValue
 from treadle_tracer.values.random_numbers import new_generator
 from treadle_tracer.values.rules.table import rule_of
@@ -87,6 +88,8 @@ def construct(tx: TraceContext, cls_value: ClassValue, args: list[Value], kwargs
     rule = rule_of(cls)
     if rule is not None:
         return rule.apply(tx, args, kwargs)
+    if is_old_generator(cls):
+        return new_numpy_generator(cls, cls)(tx, args, kwargs)
     if is_subtype(type(cls), enum.EnumMeta):
         return tx.fold(cls, args, kwargs)
     if is_numpy_type(cls) and "generic" in (base.__name__ for base in cls.__mro__):

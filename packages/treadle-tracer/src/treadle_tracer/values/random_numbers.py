@@ -14,14 +14,19 @@ from __future__ import annotations
 import random
 import threading
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch
 
 from treadle_tracer.class_facts import own_dict
 from treadle_tracer.computed_source import ComputedSource
 from treadle_tracer.errors import Unsupported
-from treadle_tracer.source import ConstSource
+from treadle_tracer.source import ApplySource, ConstSource
+from treadle_tracer.values.arrays import ArrayValue, in_graph, tensor_of_array, why_not_input
 from treadle_tracer.values.base import NONE, Constant
+from treadle_tracer.values.constants import is_numpy_scalar
 from treadle_tracer.values.functions import FunctionValue
+from treadle_tracer.values.numpy_numbers import NumpyNumber
 from treadle_tracer.values.objects import ObjectValue
 from treadle_tracer.values.random_states import copy_state
 from treadle_tracer.values.tensor import SymbolicValue
@@ -37,6 +42,20 @@ _STEPS = "steps"  # the name under which the history of a generator is recorded 
 _MOST_FORESEEN = 16  # draws of one generator that are foreseen: each makes those before it once more
 _MOST_KNOWN = 2000
 _NUMBERS = (int, float)
+_SETTERS = ("seed", "setstate")
+
+
+class Family(NamedTuple):
+    """A class of generators.
+
+    twin   (generator) -> another one in the same state, to be used at once; raises TypeError for what is no such generator
+    blank  () -> a generator in any state
+    cost   of foreseeing one number, in calls of operators (`output.profitability`)
+    """
+
+    twin: Callable[[Any], Any]
+    blank: Callable[[], Any]
+    cost: float
 
 
 class Step:
@@ -50,9 +69,9 @@ class Step:
 
     def __init__(self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]):
         self.function, self.args, self.kwargs = function, args, kwargs
-        self.sets_state = function in (random.Random.seed, random.Random.setstate)
+        self.sets_state = function.__name__ in _SETTERS
         self.is_foreseen = False
-        self.twin: random.Random | None = None
+        self.twin: Any = None
 
     def __call__(self, generator: Any) -> Any:
         return self.function(generator, *self.args, **self.kwargs)
@@ -78,14 +97,28 @@ class _Foreseen:
 
     __name__ = "foreseen"
 
-    def __init__(self, steps: Steps):
-        self.steps = steps
+    def __init__(self, family: Family, steps: Steps):
+        self.family, self.steps = family, steps
+        self.cost = family.cost
 
     def __call__(self, generator: Any) -> Any:
-        twin = _twin_of(generator)
+        twin = self.family.twin(generator)
         for step in self.steps[:-1]:
             step(twin)
         return self.steps[-1](twin)
+
+
+class _Item:
+    """The number of a scalar of NumPy that is foreseen."""
+
+    __name__ = "foreseen"
+
+    def __init__(self, foreseen: _Foreseen):
+        self.foreseen = foreseen
+        self.cost = foreseen.cost
+
+    def __call__(self, generator: Any) -> Any:
+        return self.foreseen(generator).item()
 
 
 def _twin_of(generator: Any) -> random.Random:
@@ -100,14 +133,29 @@ def _twin_of(generator: Any) -> random.Random:
     return twin
 
 
-class RandomGenerator(ObjectValue):
-    """A `random.Random`: an outside one (`obj`), or one that the trace has made."""
+PYTHON = Family(_twin_of, random.Random, 1.0)
 
-    __slots__ = ()
+
+class RandomGenerator(ObjectValue):
+    """A generator: an outside one (`obj`), or one that the trace has made (by `start`, before its steps)."""
+
+    __slots__ = ("family", "start")
+
+    def __init__(
+        self,
+        cls: type,
+        obj: Any = None,
+        source: Source | None = None,
+        family: Family = PYTHON,
+        start: Callable[[], Any] | None = None,
+    ):
+        super().__init__(cls, obj, source)
+        self.family = family
+        self.start = start or family.blank
 
     def builtin_method(self, tx: TraceContext, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
         function = vars(_BASE).get(name)
-        if name not in ("random", "getrandbits") or kwargs:
+        if self.family is not PYTHON or name not in ("random", "getrandbits") or kwargs:
             return super().builtin_method(tx, name, args, kwargs)
         return draw(tx, self, function, args, {})
 
@@ -125,6 +173,10 @@ class RandomGenerator(ObjectValue):
                     found = (function,) if function.sets_state else (*found, function)
         return found
 
+    def is_known(self, steps: Steps) -> bool:
+        """Whether the state after the steps is known."""
+        return self.obj is None or (bool(steps) and steps[0].sets_state)
+
     def note(self, tx: TraceContext, function: Step | Restored, *values: Value) -> None:
         """Have `function(generator, *values)` called where the program calls it."""
         if self.obj is not None:
@@ -140,7 +192,8 @@ class RandomGenerator(ObjectValue):
         if self.obj is not None:
             super().reconstruct(cg)
         else:
-            cg.call_const(_Made(cg.mutations.load_attr(self, _STEPS).obj))
+            stored = cg.mutations.load_attr(self, _STEPS)
+            cg.call_const(_Made(self.start, () if stored is None else stored.obj))
 
 
 class _Made:
@@ -148,11 +201,11 @@ class _Made:
 
     __name__ = "Random"
 
-    def __init__(self, steps: Steps):
-        self.steps = steps
+    def __init__(self, start: Callable[[], Any], steps: Steps):
+        self.start, self.steps = start, steps
 
-    def __call__(self) -> random.Random:
-        made = random.Random()
+    def __call__(self) -> Any:
+        made = self.start()
         for step in self.steps:
             step(made)
         return made
@@ -221,29 +274,46 @@ def draw(
     """`function(generator, ...)`, which gives a number that follows from the state and the arguments."""
     step = _step(tx, function, args, kwargs)
     steps = generator.steps(tx)
-    if steps and steps[0].sets_state:
+    if generator.is_known(steps):
         return tx.from_constant(_taken(tx, generator, steps, step))
     if not tx.symbols.foresees or len(steps) >= _MOST_FORESEEN or tx.speculation is not None:
         raise Unsupported("random-number", f"{function.__name__} of {generator.describe()}")
     assert generator.source is not None
-    foreseen = _Foreseen((*steps, step))
+    foreseen = _Foreseen(generator.family, (*steps, step))
     try:
         result = foreseen(generator.obj)
     except Exception as error:
         raise Unsupported("random-number", f"{function.__name__} of {generator.describe()}: {error}") from None
-    if type(result) not in _NUMBERS:
-        raise Unsupported("random-number", f"{function.__name__} of {generator.describe()}")
     step.is_foreseen = True
     generator.note(tx, step)
     text = f"{generator.source.text}.{function.__name__}()[{len(steps)}]"
-    return tx.wrap(result, ComputedSource(foreseen, (generator.source,), lambda *texts: text))
+    return _wrapped(tx, result, foreseen, generator.source, text)
+
+
+def _wrapped(tx: TraceContext, result: Any, foreseen: _Foreseen, source: Source, text: str) -> Value:
+    """What is foreseen as an input of the graph. The graph has a copy of an array: every question for it draws a new one."""
+    place = ComputedSource(foreseen, (source,), lambda *texts: text)
+    if type(result) in _NUMBERS:
+        return tx.wrap(result, place)
+    if is_numpy_scalar(result) and result.dtype.name in ("int64", "float64"):
+        number = tx.wrap(result.item(), ComputedSource(_Item(foreseen), (source,), lambda *texts: text))
+        return NumpyNumber(result, number) if isinstance(number, SymbolicValue) else Constant(result)
+    if type(result).__name__ == "ndarray" and why_not_input(result) is None:
+        tensor = tx.wrap_tensor(tensor_of_array(result), ApplySource(place, tensor_of_array))
+        return ArrayValue(in_graph(tx, torch.clone, tensor))
+    raise Unsupported("random-number", f"a {type(result).__name__} of {source.text}")
 
 
 def _step(tx: TraceContext, function: Callable[..., Any], args: list[Value], kwargs: dict[str, Value]) -> Step:
+    return Step(function, *plain_arguments(tx, function, args, kwargs))
+
+
+def plain_arguments(
+    tx: TraceContext, function: Any, args: list[Value], kwargs: dict[str, Value]
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """The arguments of a function that draws or seeds, as objects. Raises Unsupported where they are not known."""
     try:
-        return Step(
-            function, tuple(_plain(tx, arg) for arg in args), {name: _plain(tx, arg) for name, arg in kwargs.items()}
-        )
+        return tuple(_plain(tx, arg) for arg in args), {name: _plain(tx, arg) for name, arg in kwargs.items()}
     except NotConstant as error:
         raise Unsupported("random-number", f"{function.__name__} of {error.value.describe()}") from None
 
@@ -256,10 +326,11 @@ def _taken(tx: TraceContext, generator: RandomGenerator, steps: Steps, step: Ste
     """What a step gives behind others from a known state on."""
     if len(steps) > _MOST_KNOWN:
         raise Unsupported("random-number", f"more than {_MOST_KNOWN} numbers")
-    last = steps[-1]
-    twin, last.twin = last.twin, None
+    twin = None
+    if steps:
+        twin, steps[-1].twin = steps[-1].twin, None
     if twin is None:
-        twin = random.Random()
+        twin = generator.start()
         for each in steps:
             each(twin)
     try:
@@ -273,12 +344,12 @@ def _taken(tx: TraceContext, generator: RandomGenerator, steps: Steps, step: Ste
 
 def seed(tx: TraceContext, generator: RandomGenerator, args: list[Value], kwargs: dict[str, Value]) -> Value:
     """`generator.seed(a)`, a being a constant"""
-    step = _step(tx, random.Random.seed, args, kwargs)
+    step = _step(tx, generator.cls.seed, args, kwargs)  # type: ignore[attr-defined]
     given = [*step.args, *step.kwargs.values()]
     if not given or type(given[0]) not in (int, float, str, bytes):
         raise Unsupported("random-number", "a seed from the system")
     try:
-        step(random.Random(0))
+        step(generator.family.blank())
     except Exception as error:
         raise Unsupported("random-number", f"seed: {error}") from None
     generator.note(tx, step)
@@ -288,7 +359,7 @@ def seed(tx: TraceContext, generator: RandomGenerator, args: list[Value], kwargs
 def get_state(tx: TraceContext, generator: RandomGenerator) -> Value:
     """`generator.getstate()`"""
     steps = generator.steps(tx)
-    if not steps or not steps[0].sets_state:
+    if not generator.is_known(steps):
         return RandomState(generator, steps)
     twin = random.Random()
     for step in steps:
@@ -326,7 +397,7 @@ def inline_if_known(
 ) -> Value:
     """A method written in Python that takes as many numbers as the state tells: traced where that is known."""
     steps = generator.steps(tx)
-    if not steps or not steps[0].sets_state:
+    if not generator.is_known(steps):
         raise Unsupported("random-number", f"{function.__name__} of {generator.describe()}")
     return tx.inline(FunctionValue.outside(tx, function, ConstSource(function)), [generator, *args], kwargs)
 

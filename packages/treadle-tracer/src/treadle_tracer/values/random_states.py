@@ -41,3 +41,9 @@ def _is_in_the_object() -> bool:
 
 copy_state: Callable[[random.Random, random.Random], None] = _copy_memory if _is_in_the_object() else _copy_by_methods
 """Give the first generator the state of the second, but for what `gauss` keeps."""
+
+
+def copy_twister(target: Any, source: Any) -> None:
+    """Give the first Mersenne twister of NumPy the state of the second. Its place is told by NumPy (`BitGenerator.ctypes`): 624 words and a
+    position."""
+    _move(target.ctypes.state_address, source.ctypes.state_address, _SIZE_OF_STATE)

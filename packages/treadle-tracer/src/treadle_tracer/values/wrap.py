@@ -69,6 +69,7 @@ from treadle_tracer.values.mapping_proxy import wrap_mapping_proxy
 from treadle_tracer.values.mappings import VIEW_TYPES, DictValue, DictView, outside_hash_key, wrap_key
 from treadle_tracer.values.modules import ModuleValue
 from treadle_tracer.values.numpy_numbers import NumpyNumber, wrap_numpy_number
+from treadle_tracer.values.numpy_random import RandomFunction, is_generator, is_random_function, wrap_numpy_generator
 from treadle_tracer.values.objects import IDENTITY_HASHES, ObjectValue
 from treadle_tracer.values.opaque import OPAQUE_CODES, OpaqueValue
 from treadle_tracer.values.outside_counts import wrap_count
@@ -473,6 +474,10 @@ def _wrapper_by_base(obj: Any, cls: type) -> _Wrapper:
         return WRAPPERS[type]
     if goes_into_graph(obj) or rule_of(obj) is not None:
         return _known(CallableValue)
+    if is_random_function(obj):
+        return _known(RandomFunction)
+    if is_generator(obj):
+        return wrap_numpy_generator
     if is_numpy_dtype(obj):
         return wrap_constant
     if is_numpy_type(cls):

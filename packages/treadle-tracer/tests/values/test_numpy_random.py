@@ -1,0 +1,164 @@
+"""`numpy.random` in compiled functions: the numbers of eager, and the generators left where eager leaves them."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from compile_runs import compiled
+
+np = pytest.importorskip("numpy", "2.0")
+
+NEW = np.random.default_rng(4)
+OLD = np.random.RandomState(3)
+
+
+class Agent(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.generator = NEW
+        self.rate = 0.3
+        self.policy = torch.nn.Linear(4, 3)
+
+    def forward(self, x):
+        if self.generator.random() < self.rate:
+            return int(self.generator.integers(3))
+        return self.policy(x).argmax()
+
+
+AGENT = Agent()
+
+
+def seeded(x):
+    np.random.seed(0)
+    return x * np.random.rand() + np.random.normal(), np.random.randint(5, size=3), np.random.choice(4)
+
+
+def of_new_generators(x):
+    new, old = np.random.default_rng(3), np.random.RandomState(5)
+    first = new.random(), old.rand(), old.normal(size=2)
+    return x * first[0] + first[1], new.permutation(3), first[2], new, old
+
+
+def scaled(x):
+    return x * np.random.rand() + float(np.random.uniform(0.8, 1.2)), int(np.random.randint(1, 5))
+
+
+def of_a_generator_from_outside(x):
+    return x + NEW.normal(0, 0.1), NEW.integers(10), type(NEW.integers(3)).__name__, OLD.randint(4)
+
+
+def noise(x):
+    return x + torch.from_numpy(np.random.uniform(size=4)), np.random.random(3), NEW.standard_normal((2, 2))
+
+
+def written_noise(x):
+    noise = NEW.random(4)
+    same = noise
+    noise += 1
+    return noise, x + torch.from_numpy(same), same is noise
+
+
+def cropped(x):
+    start = np.random.randint(0, 2)
+    return x[start : start + 2] * 2
+
+
+def permuted(x):
+    return x[torch.from_numpy(np.random.permutation(4))]
+
+
+WHOLE = (seeded, of_new_generators, scaled, of_a_generator_from_outside, noise, written_noise, cropped, permuted)
+
+
+def explored(x):
+    return x + 1 if np.random.rand() < 0.3 else x * 2
+
+
+def acted(x):
+    return AGENT(x)
+
+
+def normal_numbers(x):
+    return x + np.random.randn() + np.random.rand() + np.random.normal()
+
+
+def with_weights(x):
+    return x + np.random.choice([1.0, 2.0], p=np.array([0.2, 0.8]))
+
+
+def shuffled(x):
+    values = np.arange(4)
+    np.random.shuffle(values)
+    return x + torch.from_numpy(values)
+
+
+def restored(x):
+    state = np.random.get_state()
+    first = np.random.rand()
+    np.random.set_state(state)
+    return x * first, np.random.rand()
+
+
+def refused(x):
+    try:
+        return x + np.random.uniform(size=-1)
+    except ValueError:
+        return x * np.random.rand()
+
+
+def _plain(value):
+    if isinstance(value, torch.Tensor):
+        return str(value.dtype), value.tolist()
+    if isinstance(value, np.ndarray):
+        return str(value.dtype), value.tolist(), value.base is None
+    if isinstance(value, (tuple, list)):
+        return [*map(_plain, value)]
+    if isinstance(value, np.random.Generator):
+        return value.bit_generator.state
+    return _state(value) if isinstance(value, np.random.RandomState) else (type(value).__name__, value)
+
+
+def _state(generator):
+    _, words, *rest = generator.get_state()
+    return words.tolist(), rest
+
+
+def _calls(function):
+    np.random.seed(7)
+    NEW.bit_generator.state = np.random.default_rng(4).bit_generator.state
+    OLD.seed(3)
+    seen = []
+    for number in range(8):
+        result = _plain(function(torch.arange(4.0) + number))
+        seen.append((result, _state(np.random), NEW.bit_generator.state, _state(OLD)))
+        if number % 3 == 2:
+            np.random.rand()
+            NEW.random()
+    return seen
+
+
+@pytest.mark.parametrize(
+    "program",
+    (*WHOLE, explored, acted, normal_numbers, with_weights, shuffled, restored, refused),
+    ids=lambda program: program.__name__,
+)
+def test_programs(program):
+    run, said = compiled(program)
+    assert _calls(run) == _calls(program)
+    if program in WHOLE:
+        assert not said.breaks and not said.recompiles and len(said.graphs) == 1
+
+
+def test_another_bit_generator():
+    def program(x, generator):
+        return x * generator.random()
+
+    run, _ = compiled(program)
+    for _ in range(2):
+        for kind in (np.random.PCG64, np.random.MT19937, np.random.Philox):
+            one, other = np.random.Generator(kind(3)), np.random.Generator(kind(3))
+            assert torch.equal(run(torch.ones(2), one), program(torch.ones(2), other))
+            assert str(one.bit_generator.state) == str(other.bit_generator.state)
+            old, same = np.random.RandomState(kind(3)), np.random.RandomState(kind(3))
+            assert torch.equal(run(torch.ones(2), old), program(torch.ones(2), same))
+            assert old.random() == same.random()
