@@ -75,3 +75,58 @@ def test_what_has_changed_is_seen(change):
         told.append((before, function(torch.zeros(1))[1:]))
     assert str(told[0]) == str(told[1])
     assert str(told[0][0]) != str(told[0][1])
+
+
+class Plain:
+    shared = 1
+
+    def __init__(self):
+        self.own = 2
+
+    def method(self):
+        return 3
+
+
+OUTSIDE = Plain()
+
+
+def names(x):
+    made = Plain()
+    made.later = 3
+    del made.own
+    return (
+        x + 1,
+        dir(made),
+        dir(OUTSIDE),
+        dir(Plain),
+        "own" in dir(OUTSIDE),
+        dir(torch.nn.Linear(1, 1).training.__class__),
+    )
+
+
+def test_names_of_objects():
+    run, said = compiled(names)
+    for step in range(3):
+        assert str(run(torch.ones(1))) == str(names(torch.ones(1)))
+        if step == 0:
+            OUTSIDE.another = 1
+            Plain.more = 2
+    assert said.graphs
+    del OUTSIDE.another, Plain.more
+
+
+def signature_of_a_new_function(x):
+    scale = 2
+
+    def inner(first, second=2, *rest, key: int = 3, **more) -> str:
+        return first * scale
+
+    found = inspect.signature(inner)
+    bound = found.bind(1, key=5)
+    return x * len(found.parameters) + found.parameters["second"].default, str(found), bound.arguments
+
+
+def test_the_signature_of_a_new_function():
+    run, _ = compiled(signature_of_a_new_function)
+    for _ in range(2):
+        assert str(run(torch.ones(1))) == str(signature_of_a_new_function(torch.ones(1)))

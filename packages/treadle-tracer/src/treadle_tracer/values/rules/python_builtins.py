@@ -532,7 +532,6 @@ RULES = (
     *[
         Rule(function, _frame_dependent, Effect.BREAKS)
         for function in (
-            dir,
             input,
             breakpoint,
             open,
