@@ -230,6 +230,8 @@ class Compilation:
             numbers = wanted.numbers
         if result is not None and (result.reason is None or not result.guards.has_integers):
             return result, wanted
+        if result is not None and result.reason is not None and result.reason.code == "random-number":
+            return result, wanted  # another seed at every call
         fewer = wanted.without_numbers()
         without = self._trace_once(fewer)
         if result is not None and without.reason is not None:

@@ -284,3 +284,34 @@ def test_numbers_drawn_in_a_backward_pass():
         seen = [_plain(function(torch.ones(2, requires_grad=True))) for _ in range(3)]
         expected = expected or seen
         assert seen == expected
+
+
+class Schedule:
+    step = 0
+    width = 1.0
+
+
+@pytest.mark.parametrize(
+    "kind", ["gauss", "normalvariate", "expovariate", "uniform", "seed", "weibullvariate", "vonmisesvariate"]
+)
+def test_arguments_that_change_from_call_to_call(kind):
+    def run(x, schedule):
+        schedule.step += 1
+        schedule.width *= 0.9
+        if kind == "seed":
+            return x + random.Random(schedule.step).random()
+        return x * getattr(random, kind)(
+            *((schedule.width,) if kind == "expovariate" else (schedule.step, schedule.width))
+        )
+
+    fast, said = compiled(run)
+    seen = {}
+    for function in (run, fast):
+        random.seed(1)
+        schedule = Schedule()
+        seen[function] = (
+            [_plain(function(torch.ones(2, dtype=torch.float64), schedule)) for _ in range(14)],
+            random.getstate(),
+        )
+    assert seen[run] == seen[fast]
+    assert len(said.graphs) <= 6 and not said.skips

@@ -222,6 +222,40 @@ def test_modules_as_keys():
     assert model.calls[model.layer] == 3 and not said.breaks
 
 
+class Holder:
+    def __init__(self):
+        self.count = 0
+        self.parts = [Target(1), Target(2)]
+        self.seen = weakref.WeakSet()
+
+
+def test_what_an_outside_object_holds():
+    """It is there, unless the program replaces what holds it."""
+
+    def counted(x, holder):
+        holder.count += 1
+        for part in holder.parts:
+            holder.seen.add(part)
+        return x * len(holder.seen) + holder.count
+
+    def let_go(x, holder):
+        for part in holder.parts:
+            holder.seen.add(part)
+        before = len(holder.seen)
+        holder.parts = []
+        part = None
+        return x * before, len(holder.seen)
+
+    for program, is_whole in ((counted, True), (let_go, False)):
+        run, said = compiled(program)
+        one, other = Holder(), Holder()
+        for _ in range(3):
+            one.parts, other.parts = one.parts or [Target(3)], other.parts or [Target(3)]
+            assert _plain(run(torch.ones(1), one)) == _plain(program(torch.ones(1), other))
+            assert len(one.seen) == len(other.seen)
+        assert bool(said.graphs) == is_whole
+
+
 def test_an_exception_behind_a_write():
     def program(x, key):
         CACHE[key] = 4

@@ -311,15 +311,14 @@ def _step(tx: TraceContext, function: Callable[..., Any], args: list[Value], kwa
 def plain_arguments(
     tx: TraceContext, function: Any, args: list[Value], kwargs: dict[str, Value]
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """The arguments of a function that draws or seeds, as objects. Raises Unsupported where they are not known."""
+    """The arguments of a function that draws or seeds, as objects.
+
+    Raises Unsupported where they are not known, or change from call to call: there would be a graph for each of them.
+    """
     try:
-        return tuple(_plain(tx, arg) for arg in args), {name: _plain(tx, arg) for name, arg in kwargs.items()}
+        return tuple(arg.constant() for arg in args), {name: arg.constant() for name, arg in kwargs.items()}
     except NotConstant as error:
         raise Unsupported("random-number", f"{function.__name__} of {error.value.describe()}") from None
-
-
-def _plain(tx: TraceContext, value: Value) -> Any:
-    return tx.specialise(value) if isinstance(value, SymbolicValue) else value.constant()
 
 
 def _taken(tx: TraceContext, generator: RandomGenerator, steps: Steps, step: Step) -> Any:

@@ -13,10 +13,11 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from treadle_tracer.class_facts import is_subtype, is_weakly_referable
+from treadle_tracer.class_facts import is_subtype, is_weakly_referable, own_dict
 from treadle_tracer.errors import Unsupported
 from treadle_tracer.source import ApplySource
 from treadle_tracer.values.base import NONE, LazyValue, is_none
+from treadle_tracer.values.constants import CONSTANT_TYPES
 from treadle_tracer.values.functions import FunctionValue
 from treadle_tracer.values.holders import is_held
 from treadle_tracer.values.mappings import DictValue
@@ -144,7 +145,37 @@ def _is_alive(tx: TraceContext, target: ObjectValue | DictValue) -> bool:
     """Whether an object is surely there. An outside one is, unless the program has written to what may have held it."""
     if is_held(tx, target):
         return True
-    return target.source is not None and target.obj is not None and not tx.mutations.writes_outside
+    return target.source is not None and target.obj is not None and not _may_have_let_go(tx)
+
+
+_MOST_MEMBERS = 1000
+
+
+def _may_have_let_go(tx: TraceContext) -> bool:
+    """Whether a write of the program may have replaced what holds an object: anything but numbers, texts, plain tensors and the like."""
+    writes = tx.mutations
+    if any(True for _ in writes.global_stores()) or any(cell.source is not None for cell, _ in writes.cell_stores()):
+        return True
+    for owner, name, _ in writes.attr_stores():
+        if owner.source is not None:
+            attributes = own_dict(getattr(owner, "obj", None))
+            if attributes is None or not _holds_nothing(attributes.get(name)):
+                return True
+    for container in writes.containers():
+        members = getattr(container, "obj", None)
+        if not isinstance(members, (dict, list, set)) or len(members) > _MOST_MEMBERS:
+            return True
+        held = [*dict.keys(members), *dict.values(members)] if isinstance(members, dict) else members
+        if not all(map(_holds_nothing, held)):
+            return True
+    return False
+
+
+def _holds_nothing(obj: Any) -> bool:
+    """Whether no other object is kept alive by this one."""
+    if type(obj) is torch.Tensor or type(obj) is torch.nn.Parameter:
+        return obj.grad_fn is None and not obj.__dict__
+    return type(obj) in CONSTANT_TYPES or isinstance(obj, weakref.ReferenceType)
 
 
 # ---- containers

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from treadle_tracer.errors import Unsupported
 from treadle_tracer.values import random_numbers
-from treadle_tracer.values.base import LazyValue
+from treadle_tracer.values.base import Constant, LazyValue
 from treadle_tracer.values.random_numbers import RandomGenerator
 from treadle_tracer.values.rules.rule import Apply, Args, Effect, Kwargs, Rule
 from treadle_tracer.values.value import Value
@@ -38,6 +38,23 @@ def _drawn(name: str) -> Rule:
     return Rule(function, _of_generator(name, method), Effect.WRITES_ARGUMENTS)
 
 
+def _normal(name: str) -> Rule:
+    """`mu + z * sigma`, z being drawn (random.py, `gauss` and `normalvariate`): the arguments may change from call to call."""
+    function = vars(random.Random)[name]
+
+    def method(tx: TraceContext, generator: RandomGenerator, args: Args, kwargs: Kwargs) -> Value:
+        given = dict(zip(("mu", "sigma"), args, strict=False)) | kwargs
+        if all(value.is_constant() for value in given.values()):
+            return random_numbers.draw(tx, generator, function, args, kwargs)
+        mean, width = given.pop("mu", Constant(0.0)), given.pop("sigma", Constant(1.0))
+        if given or len(args) > 2 or any(value.python_type() not in (int, float) for value in (mean, width)):
+            raise Unsupported("random-number", f"{name} of these arguments")
+        drawn = random_numbers.draw(tx, generator, function, [Constant(0.0), Constant(1.0)], {})
+        return tx.binary_op("+", mean, tx.binary_op("*", drawn, width))
+
+    return Rule(function, _of_generator(name, method), Effect.WRITES_ARGUMENTS)
+
+
 def _traced(name: str) -> Rule:
     function: Any = vars(random.Random)[name]
 
@@ -56,9 +73,10 @@ def _set_state(tx: TraceContext, generator: RandomGenerator, args: Args, kwargs:
     return random_numbers.set_state(tx, generator, state)
 
 
-_FLOATS = "gauss normalvariate lognormvariate expovariate vonmisesvariate gammavariate betavariate paretovariate weibullvariate triangular"
+_FLOATS = "lognormvariate vonmisesvariate gammavariate betavariate triangular"
 
 RULES = (
+    *map(_normal, ("gauss", "normalvariate")),
     *map(_drawn, _FLOATS.split()),
     _drawn("_randbelow_with_getrandbits"),
     *map(_traced, "shuffle sample choices randbytes".split()),
