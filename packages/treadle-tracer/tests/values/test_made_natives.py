@@ -110,6 +110,7 @@ def dates(x):
     gone = datetime.datetime(2020, 1, 2) - datetime.datetime(2019, 1, 1)
     return (
         x * day.month + gone.days,
+        (f"{day} {gone}", repr([day]), str(datetime.datetime(2020, 1, 1, 3)), str({"day": day})),
         day,
         gone,
         datetime.datetime(2020, 1, 1).isoformat(),

@@ -37,18 +37,22 @@ def _type(pure: str, key: Callable[[Any], Any] | None = None) -> NativeType:
     return NativeType(frozenset(pure.split()), key)
 
 
-_DATE = "weekday isoweekday isocalendar isoformat toordinal ctime __add__ __radd__ __sub__ __rsub__ " + _COMPARISONS
+_DATE = (
+    "__str__ __repr__ weekday isoweekday isocalendar isoformat toordinal ctime __add__ __radd__ __sub__ __rsub__ "
+    + _COMPARISONS
+)
 _NATIVE_TYPES: IdentityDict[type, NativeType] = IdentityDict(
     {
         datetime.date: _type(_DATE, repr),
         # Of times with a time zone, methods may run Python code of the zone: see `_is_zoned`.
         datetime.datetime: _type(
-            "date time weekday isoweekday isocalendar toordinal isoformat replace __add__ __radd__ __sub__ __rsub__ "
+            "date time weekday isoweekday isocalendar toordinal __str__ __repr__ isoformat replace __add__ __radd__ __sub__ __rsub__ "
             + _COMPARISONS,
             lambda d: (repr(d.replace(tzinfo=None)), d.fold, d.tzinfo is None),
         ),
         datetime.timedelta: _type(
-            "total_seconds __add__ __radd__ __sub__ __rsub__ __mul__ __rmul__ __truediv__ __floordiv__ __mod__ __neg__ __abs__ __bool__ "
+            "total_seconds __str__ __repr__ "
+            "__add__ __radd__ __sub__ __rsub__ __mul__ __rmul__ __truediv__ __floordiv__ __mod__ __neg__ __abs__ __bool__ "
             + _COMPARISONS,
             repr,
         ),

@@ -17,6 +17,7 @@ from treadle_tracer.values.constant_objects import ConstantObject, has_python_me
 from treadle_tracer.values.deferred_text import DeferredText, is_open_text, joined_text, text_of
 from treadle_tracer.values.exceptions import ExceptionValue
 from treadle_tracer.values.mappings import DictValue
+from treadle_tracer.values.native_values import call_native
 from treadle_tracer.values.numpy_numbers import NumpyNumber
 from treadle_tracer.values.objects import ObjectValue
 from treadle_tracer.values.originals import replaced_method
@@ -54,6 +55,9 @@ def _text(tx: TraceContext, value: Value, name: str, function: Callable[[Any], s
             return tx.inline(tx.wrap_known(raw), [value], {})
         if isinstance(value, ObjectValue) and issubclass(value.cls, BaseException) and name == "__str__":
             return _exception_text(tx, value, raw)
+        native = call_native(tx, value, name, [], {}) if isinstance(value, ObjectValue) else None
+        if native is not None:
+            return native
         raise Unsupported("format", value.describe())
     if isinstance(value, OpenText) and name == "__str__":
         return value
@@ -133,6 +137,10 @@ def format_value(tx: TraceContext, value: Value, spec: Value) -> Value:
         return tx.fold(format, [Constant(tx.specialise(value)), spec], {})
     if isinstance(value, SymbolicValue) or is_open_text(value):
         return text_of(tx, format, value, spec)
+    if spec.constant() == "" and isinstance(value, ObjectValue):
+        native = call_native(tx, value, "__str__", [], {})  # what `__format__` of these types gives
+        if native is not None:
+            return native
     own = isinstance(value, ObjectValue) and lookup(tx, value.cls, "__format__") is not object.__format__
     own = own or has_python_method(tx, value, ("__format__",))
     if spec.constant() == "" and not isinstance(value, Constant) and not own:
