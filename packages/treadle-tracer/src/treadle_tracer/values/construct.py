@@ -35,7 +35,7 @@ from treadle_tracer.tables import disjoint
 from treadle_tracer.values import numpy_numbers, tensor_numbers
 from treadle_tracer.values.arity import why_not_callable_with
 from treadle_tracer.values.arrays import ArrayValue
-from treadle_tracer.values.base import FALSE, NONE, TRUE, Constant, LazyValue, boolean
+from treadle_tracer.values.base import FALSE, NONE, Constant, boolean
 from treadle_tracer.values.class_lookup import MISSING, find_in_mro, is_named_tuple, lookup
 from treadle_tracer.values.constant_objects import (
     IMMUTABLE_BASES,
@@ -48,7 +48,6 @@ from treadle_tracer.values.exception_groups import new_group
 from treadle_tracer.values.exceptions import initialise_exception, new_exception
 from treadle_tracer.values.functions import BoundMethod, ClassValue, PartialValue
 from treadle_tracer.values.generic_alias import GenericAlias
-from treadle_tracer.values.gradients import set_requires_grad
 from treadle_tracer.values.iterators import CLASS_ITERATORS
 from treadle_tracer.values.locks import LOCK_CLASSES
 from treadle_tracer.values.made_classes import MadeClass, metaclass_of, new_class
@@ -61,10 +60,17 @@ from treadle_tracer.values.numpy_random import is_old_generator, new_numpy_gener
 from treadle_tracer.values.objects import ObjectValue, SuperValue
 from treadle_tracer.values.random_numbers import new_generator
 from treadle_tracer.values.rules.table import rule_of
-from treadle_tracer.values.sequences import ListValue, Sequence, TupleValue, make_slice
+from treadle_tracer.values.sequences import ListValue, TupleValue, make_slice
 from treadle_tracer.values.sets import SetValue, copy_set
 from treadle_tracer.values.shadows import MadeDescriptor, descriptor_parts, register
-from treadle_tracer.values.tensor import SymbolicValue, TensorValue
+from treadle_tracer.values.tensor import SymbolicValue
+from treadle_tracer.values.tensor_construction import (
+    new_buffer,
+    new_legacy_tensor,
+    new_parameter,
+    new_tensor,
+    new_variable,
+)
 from treadle_tracer.values.text import to_str
 from treadle_tracer.values.unbacked import is_unbacked
 from treadle_tracer.values.value import Value
@@ -99,7 +105,7 @@ def construct(tx: TraceContext, cls_value: ClassValue, args: list[Value], kwargs
     if issubclass(cls, tuple) and cls is not tuple:
         return _construct_tuple(tx, cls_value, args, kwargs)
     if type(cls) is _TENSOR_TYPE and not kwargs:
-        return _new_legacy_tensor(tx, cls, args)
+        return new_legacy_tensor(tx, cls, args)
     meta_call = lookup(tx, type(cls), "__call__")
     if isinstance(meta_call, types.FunctionType) and not is_one_of(type(cls), _PLAIN_METACLASSES):
         return tx.inline(tx.wrap_known(meta_call), [cls_value, *args], kwargs)
@@ -402,57 +408,6 @@ def _new_object(tx: TraceContext, args: list[Value], kwargs: dict[str, Value]) -
     return ObjectValue(object)
 
 
-def _new_parameter(tx: TraceContext, args: list[Value], kwargs: dict[str, Value]) -> Value:
-    """`torch.nn.Parameter(data, requires_grad)`: a tensor with the same memory and without a history (torch/nn/parameter.py)"""
-    named = {**dict(zip(("data", "requires_grad"), args, strict=False)), **kwargs}
-    data, wanted = named.get("data", NONE), named.get("requires_grad", TRUE)
-    data = data.force(tx) if isinstance(data, LazyValue) else data
-    if not isinstance(data, TensorValue) or not is_one_of(data.python_type(), (torch.Tensor, torch.nn.Parameter)):
-        raise Unsupported("new-parameter", f"torch.nn.Parameter of {data.describe()}")
-    made = tx.run_in_graph("call_method", "detach", [data], {})
-    assert isinstance(made, TensorValue)
-    made.kind = torch.nn.Parameter
-    set_requires_grad(tx, made, wanted)
-    return made
-
-
-def _new_buffer(tx: TraceContext, args: list[Value], kwargs: dict[str, Value]) -> Value:
-    raise Unsupported("new-parameter", "torch.nn.Buffer")
-
-
-def _new_tensor(tx: TraceContext, args: list[Value], kwargs: dict[str, Value]) -> Value:
-    return tx.run_in_graph("call_function", torch.Tensor, args, kwargs)
-
-
-def _new_legacy_tensor(tx: TraceContext, cls: type, args: list[Value]) -> Value:
-    """`torch.FloatTensor(2, 3)`, uninitialised, and `torch.FloatTensor([1, 2])`, of numbers"""
-    dtype: torch.dtype = cls.dtype  # type: ignore[attr-defined]
-    given = [arg.force(tx) if isinstance(arg, LazyValue) else arg for arg in args]
-    options: dict[str, Value] = {"dtype": Constant(dtype), "device": Constant("cpu")}
-    sizes = given[0].unpack(tx) if len(given) == 1 and given[0].python_type() is torch.Size else given
-    if all(size.python_type() is int for size in sizes):
-        return tx.run_in_graph("call_function", torch.empty, [TupleValue(sizes or [Constant(0)])], options)
-    if len(given) == 1 and isinstance(given[0], Sequence):
-        numbers = _numbers_in(tx, given[0])
-        kinds = (int, float) if dtype.is_floating_point else (int,)
-        if all(isinstance(number, Constant) and type(number.obj) in kinds for number in numbers):
-            return tx.run_in_graph("call_function", torch.tensor, [given[0]], options)
-    raise Unsupported("new-builtin-subclass", f"torch.{cls.__name__} of {given[0].describe()}")
-
-
-def _numbers_in(tx: TraceContext, value: Value) -> list[Value]:
-    """All items of nested lists and tuples."""
-    value = value.force(tx) if isinstance(value, LazyValue) else value
-    return [n for item in value.unpack(tx) for n in _numbers_in(tx, item)] if isinstance(value, Sequence) else [value]
-
-
-def _new_variable(tx: TraceContext, args: list[Value], kwargs: dict[str, Value]) -> Value:
-    """`torch.autograd.Variable(tensor)`: the tensor without history"""
-    if len(args) != 1 or kwargs or not isinstance(args[0], TensorValue):
-        raise Unsupported("new-builtin-subclass", "torch.autograd.Variable with these arguments")
-    return tx.run_in_graph("call_method", "detach", args, {})
-
-
 def _new_mapping_proxy(tx: TraceContext, args: list[Value], kwargs: dict[str, Value]) -> Value:
     if len(args) != 1 or kwargs or args[0].as_dict(tx) is None:
         raise Unsupported("call", f"mappingproxy of {', '.join(arg.describe() for arg in args)}")
@@ -475,7 +430,7 @@ _BUILT_IN: dict[Any, _Constructor] = {
     types.SimpleNamespace: _new_namespace,
     torch.autograd.profiler.record_function: _new_null_context,
     types.MappingProxyType: _new_mapping_proxy,
-    torch.autograd.Variable: _new_variable,
+    torch.autograd.Variable: new_variable,
     dict: _new_dict(dict),
     collections.OrderedDict: _new_dict(collections.OrderedDict),
     collections.defaultdict: _new_dict(collections.defaultdict),
@@ -507,9 +462,9 @@ _BUILT_IN: dict[Any, _Constructor] = {
     torch.device: _folded(torch.device),
     torch.finfo: _folded(torch.finfo),
     torch.iinfo: _folded(torch.iinfo),
-    torch.nn.Parameter: _new_parameter,
-    torch.nn.Buffer: _new_buffer,
-    torch.Tensor: _new_tensor,
+    torch.nn.Parameter: new_parameter,
+    torch.nn.Buffer: new_buffer,
+    torch.Tensor: new_tensor,
     typing.TypeVar: _new_type_variable,
 }
 CONSTRUCTORS = IdentityDict(
@@ -567,8 +522,7 @@ _PURE_CLASS_METHODS: IdentityDict[type, str] = IdentityDict(
     {
         int: "from_bytes",
         float: "fromhex",
-        bytes: "fromhex maketrans",
-        str: "maketrans",
+        bytes: "fromhex",
         datetime.date: "fromordinal fromisoformat fromisocalendar",
     }
 )

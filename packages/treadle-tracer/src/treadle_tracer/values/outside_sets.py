@@ -8,12 +8,14 @@ Members that the trace adds are kept apart from those that are there at entry. W
 
 from __future__ import annotations
 
+import weakref
 from typing import TYPE_CHECKING, Any
 
 from treadle_tracer.computed_source import ComputedSource, contains_text, has_member
 from treadle_tracer.source import ConstSource
 from treadle_tracer.values.base import NONE, Constant
 from treadle_tracer.values.key_guards import HasMember, SameSet
+from treadle_tracer.values.objects import IDENTITY_HASHES
 from treadle_tracer.values.sequences import symbolic_length
 from treadle_tracer.values.sets import SetValue
 from treadle_tracer.values.value import Value
@@ -123,3 +125,10 @@ def _are_equal(tx: TraceContext, a: Value, b: Value) -> bool:
     if varies(a) or varies(b):
         return bool(are_equal(tx, a, b))
     return a.constant() == b.constant()
+
+
+def is_live_reference(item: Any) -> bool:
+    """Whether an item is a weak reference to an object that is there and is compared by its identity, as that of a `WeakSet`."""
+    referent = item() if type(item) is weakref.ref else None
+    cls = type(referent)
+    return referent is not None and cls.__eq__ is object.__eq__ and cls.__hash__ in IDENTITY_HASHES

@@ -70,10 +70,10 @@ from treadle_tracer.values.mappings import VIEW_TYPES, DictValue, DictView, outs
 from treadle_tracer.values.modules import ModuleValue
 from treadle_tracer.values.numpy_numbers import NumpyNumber, wrap_numpy_number
 from treadle_tracer.values.numpy_random import RandomFunction, is_generator, is_random_function, wrap_numpy_generator
-from treadle_tracer.values.objects import IDENTITY_HASHES, ObjectValue
+from treadle_tracer.values.objects import ObjectValue
 from treadle_tracer.values.opaque import OPAQUE_CODES, OpaqueValue
 from treadle_tracer.values.outside_counts import wrap_count
-from treadle_tracer.values.outside_sets import OutsideSet
+from treadle_tracer.values.outside_sets import OutsideSet, is_live_reference
 from treadle_tracer.values.random_generators import wrap_generator
 from treadle_tracer.values.random_numbers import wrap_python_generator
 from treadle_tracer.values.rules.table import rule_of
@@ -340,7 +340,7 @@ _VIEWS = {type(getattr(cls(), kind)()): kind for cls in VIEW_TYPES for kind in V
 
 
 def _set(tx: TraceContext, obj: Any, source: Source) -> Value:
-    if not all(is_constant_object(item) or isinstance(item, type) or _is_live_reference(item) for item in obj):
+    if not all(is_constant_object(item) or isinstance(item, type) or is_live_reference(item) for item in obj):
         raise Unsupported("unknown-object", f"{source.text} is a set of objects")
     tx.guards.add(source, "type_is", type(obj))
     if not isinstance(source, ConstSource):
@@ -348,13 +348,6 @@ def _set(tx: TraceContext, obj: Any, source: Source) -> Value:
     made = SetValue.of(tx, [tx.wrap(item, ConstSource(item)) for item in obj], type(obj))
     made.source, made.obj, made.real = source, obj, obj
     return made
-
-
-def _is_live_reference(item: Any) -> bool:
-    """Whether an item is a weak reference to an object that is there and is compared by its identity, as that of a `WeakSet`."""
-    referent = item() if type(item) is weakref.ref else None
-    cls = type(referent)
-    return referent is not None and cls.__eq__ is object.__eq__ and cls.__hash__ in IDENTITY_HASHES
 
 
 def _nn_module(tx: TraceContext, obj: torch.nn.Module, source: Source) -> Value:

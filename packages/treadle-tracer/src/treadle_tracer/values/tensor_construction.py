@@ -1,0 +1,71 @@
+"""Calls of classes of tensors: `torch.nn.Parameter(data)`, `torch.FloatTensor(2, 3)`, `torch.autograd.Variable(tensor)`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+
+from treadle_tracer.by_identity import is_one_of
+from treadle_tracer.errors import Unsupported
+from treadle_tracer.values.base import NONE, TRUE, Constant, LazyValue
+from treadle_tracer.values.gradients import set_requires_grad
+from treadle_tracer.values.sequences import Sequence, TupleValue
+from treadle_tracer.values.tensor import TensorValue
+from treadle_tracer.values.value import Value
+
+if TYPE_CHECKING:
+    from treadle_tracer.values.value import TraceContext
+
+
+def new_parameter(tx: TraceContext, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    """`torch.nn.Parameter(data, requires_grad)`: a tensor with the same memory and without a history (torch/nn/parameter.py)"""
+    named = {**dict(zip(("data", "requires_grad"), args, strict=False)), **kwargs}
+    data, wanted = named.get("data", NONE), named.get("requires_grad", TRUE)
+    data = data.force(tx) if isinstance(data, LazyValue) else data
+    if not isinstance(data, TensorValue) or not is_one_of(data.python_type(), (torch.Tensor, torch.nn.Parameter)):
+        raise Unsupported("new-parameter", f"torch.nn.Parameter of {data.describe()}")
+    made = tx.run_in_graph("call_method", "detach", [data], {})
+    assert isinstance(made, TensorValue)
+    made.kind = torch.nn.Parameter
+    set_requires_grad(tx, made, wanted)
+    return made
+
+
+def new_buffer(tx: TraceContext, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    """`torch.nn.Buffer(...)`, which is not traced"""
+    raise Unsupported("new-parameter", "torch.nn.Buffer")
+
+
+def new_tensor(tx: TraceContext, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    """`torch.Tensor(...)`"""
+    return tx.run_in_graph("call_function", torch.Tensor, args, kwargs)
+
+
+def new_legacy_tensor(tx: TraceContext, cls: type, args: list[Value]) -> Value:
+    """`torch.FloatTensor(2, 3)`, uninitialised, and `torch.FloatTensor([1, 2])`, of numbers"""
+    dtype: torch.dtype = cls.dtype  # type: ignore[attr-defined]
+    given = [arg.force(tx) if isinstance(arg, LazyValue) else arg for arg in args]
+    options: dict[str, Value] = {"dtype": Constant(dtype), "device": Constant("cpu")}
+    sizes = given[0].unpack(tx) if len(given) == 1 and given[0].python_type() is torch.Size else given
+    if all(size.python_type() is int for size in sizes):
+        return tx.run_in_graph("call_function", torch.empty, [TupleValue(sizes or [Constant(0)])], options)
+    if len(given) == 1 and isinstance(given[0], Sequence):
+        numbers = _numbers_in(tx, given[0])
+        kinds = (int, float) if dtype.is_floating_point else (int,)
+        if all(isinstance(number, Constant) and type(number.obj) in kinds for number in numbers):
+            return tx.run_in_graph("call_function", torch.tensor, [given[0]], options)
+    raise Unsupported("new-builtin-subclass", f"torch.{cls.__name__} of {given[0].describe()}")
+
+
+def _numbers_in(tx: TraceContext, value: Value) -> list[Value]:
+    """All items of nested lists and tuples."""
+    value = value.force(tx) if isinstance(value, LazyValue) else value
+    return [n for item in value.unpack(tx) for n in _numbers_in(tx, item)] if isinstance(value, Sequence) else [value]
+
+
+def new_variable(tx: TraceContext, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    """`torch.autograd.Variable(tensor)`: the tensor without history"""
+    if len(args) != 1 or kwargs or not isinstance(args[0], TensorValue):
+        raise Unsupported("new-builtin-subclass", "torch.autograd.Variable with these arguments")
+    return tx.run_in_graph("call_method", "detach", args, {})
