@@ -56,7 +56,7 @@ def _is_compiled_by_cython(obj: Any) -> bool:
 
 def _twin_of_generator(generator: Any) -> Any:
     module = _numpy_random()
-    source = generator.bit_generator if type(generator) is module.Generator else None
+    source: Any = generator.bit_generator if type(generator) is module.Generator else None
     if type(source) is not module.PCG64:
         raise TypeError
     twin = getattr(_TWINS, "generator", None)
@@ -68,7 +68,7 @@ def _twin_of_generator(generator: Any) -> Any:
 
 def _twin_of_old(generator: Any) -> Any:
     module = _numpy_random()
-    source = generator._bit_generator if type(generator) is module.RandomState else None
+    source: Any = generator._bit_generator if type(generator) is module.RandomState else None
     if type(source) is not module.MT19937:
         raise TypeError
     twin = getattr(_TWINS, "old", None)
@@ -172,7 +172,9 @@ class RandomFunction(ConcreteValue):
         if self.obj is module.seed:
             owner = module.mtrand._rand
             return seed(tx, tx.wrap(owner, ConstSource(owner)), args, kwargs)  # type: ignore[arg-type]
-        generator, *rest = [arg.force(tx) if isinstance(arg, LazyValue) else arg for arg in args] or [None]
+        if not args:
+            raise Unsupported("raises", f"{self.describe()} without a generator")
+        generator, *rest = [arg.force(tx) if isinstance(arg, LazyValue) else arg for arg in args]
         name = self.obj.__name__
         if not isinstance(generator, NumpyGenerator) or self.obj is not vars(generator.cls).get(name):
             raise Unsupported("random-number", f"{name} of another generator")

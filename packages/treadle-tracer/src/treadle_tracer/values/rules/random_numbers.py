@@ -21,7 +21,9 @@ _Method = Callable[["TraceContext", RandomGenerator, Args, Kwargs], Value]
 
 def _of_generator(name: str, method: _Method) -> Apply:
     def apply(tx: TraceContext, args: Args, kwargs: Kwargs) -> Value:
-        generator, *rest = [arg.force(tx) if isinstance(arg, LazyValue) else arg for arg in args] or [None]
+        if not args:
+            raise Unsupported("raises", f"{name} without a generator")
+        generator, *rest = [arg.force(tx) if isinstance(arg, LazyValue) else arg for arg in args]
         if not isinstance(generator, RandomGenerator):
             raise Unsupported("random-number", f"{name} of a generator of another class")
         return method(tx, generator, rest, kwargs)
