@@ -315,3 +315,21 @@ def test_arguments_that_change_from_call_to_call(kind):
         )
     assert seen[run] == seen[fast]
     assert len(said.graphs) <= 6 and not said.skips
+
+
+def test_layers_that_are_left_out_at_random():
+    """Each choice doubles the number of graphs, so that behind two of them the graph breaks."""
+
+    def run(x):
+        for factor in range(8):
+            if random.random() < 0.5:
+                continue
+            x = torch.tanh(x * factor)
+        return x
+
+    fast, said = compiled(run)
+    seen = []
+    for function in (run, fast):
+        random.seed(6)
+        seen.append(([_plain(function(torch.ones(3))) for _ in range(40)], random.getstate()))
+    assert seen[0] == seen[1] and len(said.graphs) < 12

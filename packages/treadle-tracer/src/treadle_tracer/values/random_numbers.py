@@ -40,6 +40,7 @@ _BASE: Any = random.Random.__base__
 _TWINS = threading.local()
 _STEPS = "steps"  # the name under which the history of a generator is recorded that the trace has made
 _MOST_FORESEEN = 16  # draws of one generator that are foreseen: each makes those before it once more
+_MOST_CHOICES = 2  # between paths, by numbers that are foreseen: each choice doubles the number of graphs
 _MOST_KNOWN = 2000
 _NUMBERS = (int, float)
 _SETTERS = ("seed", "setstate")
@@ -276,7 +277,8 @@ def draw(
     steps = generator.steps(tx)
     if generator.is_known(steps):
         return tx.from_constant(_taken(tx, generator, steps, step))
-    if not tx.symbols.foresees or len(steps) >= _MOST_FORESEEN or tx.speculation is not None:
+    is_too_much = len(steps) >= _MOST_FORESEEN or tx.symbols.choices_on(_is_foreseen) >= _MOST_CHOICES
+    if not tx.symbols.foresees or is_too_much or tx.speculation is not None:
         raise Unsupported("random-number", f"{function.__name__} of {generator.describe()}")
     assert generator.source is not None
     foreseen = _Foreseen(generator.family, (*steps, step))
@@ -288,6 +290,10 @@ def draw(
     generator.note(tx, step)
     text = f"{generator.source.text}.{function.__name__}()[{len(steps)}]"
     return _wrapped(tx, result, foreseen, generator.source, text)
+
+
+def _is_foreseen(place: Source) -> bool:
+    return isinstance(place, ComputedSource) and isinstance(place.function, (_Foreseen, _Item))
 
 
 def _wrapped(tx: TraceContext, result: Any, foreseen: _Foreseen, source: Source, text: str) -> Value:

@@ -247,6 +247,16 @@ class Symbols:
 
         raise Unsupported("data-dependent", f"{self.env.source_of(symbol)} stands in no graph node")
 
+    def choices_on(self, is_meant: Callable[[Source], bool]) -> int:
+        """How often the program has chosen between paths by a number at such a source: by a comparison of floats, or whether ints are
+        equal."""
+        if self.env is None:
+            return 0
+        meant = {raw_expr(number.sym) for place, number in self._integers.items() if is_meant(place)}
+        floats = {raw_expr(n.sym) for n in self._integers.values() if isinstance(n.sym, torch.SymFloat)}
+        found = [guard.expr for guard in self.env.guards if not meant.isdisjoint(guard.expr.free_symbols)]
+        return sum(expr.op[:2] in ("eq", "ne") or not floats.isdisjoint(expr.free_symbols) for expr in found)
+
     def place_of(self, symbol: Any) -> Source | None:
         """Where calls find the value of a backed symbol; None for a stride."""
         size = self.sources.get(symbol)
