@@ -268,7 +268,7 @@ class Compilation:
             assume=self.options.assume and self.state.may_assume,
             guess=self.options.guess and self.state.may_guess,
             defer=self.options.defer and self.state.may_defer,
-            foresee=self.options.foresee and self.state.foreseen < _MOST_FORESEEN,
+            foresee=self.options.foresee and (self.options.fullgraph or self.state.foreseen < _MOST_FORESEEN),
             separate=self.state.must_separate,
         )
         handles = self.caller_handles

@@ -317,6 +317,20 @@ def test_arguments_that_change_from_call_to_call(kind):
     assert len(said.graphs) <= 6 and not said.skips
 
 
+def test_one_graph_or_nothing():
+    def run(x):
+        for _ in range(20):
+            x = x + random.random()
+        return x * 2 if random.getrandbits(3) == 5 else x + random.randint(0, 3) if random.random() < 0.5 else x
+
+    fast, _ = compiled(run, fullgraph=True)
+    seen = []
+    for function in (run, fast):
+        random.seed(6)
+        seen.append(([_plain(function(torch.ones(3))) for _ in range(30)], random.getstate()))
+    assert seen[0] == seen[1]
+
+
 def test_layers_that_are_left_out_at_random():
     """Each choice doubles the number of graphs, so that behind two of them the graph breaks."""
 

@@ -277,8 +277,7 @@ def draw(
     steps = generator.steps(tx)
     if generator.is_known(steps):
         return tx.from_constant(_taken(tx, generator, steps, step))
-    is_too_much = len(steps) >= _MOST_FORESEEN or tx.symbols.choices_on(_is_foreseen) >= _MOST_CHOICES
-    if not tx.symbols.foresees or is_too_much or tx.speculation is not None:
+    if not tx.symbols.foresees or tx.speculation is not None or _are_too_many(tx, steps):
         raise Unsupported("random-number", f"{function.__name__} of {generator.describe()}")
     assert generator.source is not None
     foreseen = _Foreseen(generator.family, (*steps, step))
@@ -290,6 +289,13 @@ def draw(
     generator.note(tx, step)
     text = f"{generator.source.text}.{function.__name__}()[{len(steps)}]"
     return _wrapped(tx, result, foreseen, generator.source, text)
+
+
+def _are_too_many(tx: TraceContext, steps: Steps) -> bool:
+    """Whether the graph breaks in front of one more number. Whoever wants one graph or nothing gets it."""
+    if tx.symbols.wants_one_graph:
+        return False
+    return len(steps) >= _MOST_FORESEEN or tx.symbols.choices_on(_is_foreseen) >= _MOST_CHOICES
 
 
 def _is_foreseen(place: Source) -> bool:

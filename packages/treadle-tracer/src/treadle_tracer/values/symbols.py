@@ -63,6 +63,7 @@ class Symbols:
         self.defers = options.defer
         self.guesses = options.guess
         self.foresees = options.foresee
+        self.wants_one_graph = options.fullgraph
         self.takes_numbers = self.captures or options.defer
         self.assumes = self.captures and options.assume
         self.unbacked = UnbackedNumbers()
