@@ -104,7 +104,20 @@ def read_bits(x):
     return x * random.getrandbits(5) + random.randrange(0, 10, 2)
 
 
+def sampled_positions(x):
+    first, second = random.sample(range(10), 2)
+    (third,) = random.sample(range(1, 9, 3), k=1)
+    return x[first] - x[second] + third, [first, second]
+
+
+def sampled_tensors(x):
+    one, other = random.sample(TENSORS, 2)
+    return x + one[0] * other[1]
+
+
 WHOLE = (
+    sampled_positions,
+    sampled_tensors,
     scaled,
     cropped,
     chosen_tensor,
@@ -148,6 +161,18 @@ def decided_often(x):
         if random.random() < 0.5:
             x = x + 1
     return x
+
+
+def chosen_often(x):
+    a, b = random.choices(TENSORS, k=2)
+    return x + a[0] + b[0] + random.choices(["a", "b"], weights=[1, 3])[0].count("a") + random.choices([1, 2], k=9)[3]
+
+
+def sampled_too_many(x):
+    try:
+        return x + random.sample(TENSORS, 9)[0][0]
+    except ValueError as error:
+        return x, str(error), random.sample(range(2), k=2), random.sample([], 0)
 
 
 def from_the_system(x):
@@ -201,6 +226,8 @@ def _calls(function, capsys):
         rounded,
         sampled,
         decided_often,
+        chosen_often,
+        sampled_too_many,
         from_the_system,
         of_another_class,
     ),

@@ -122,6 +122,19 @@ class _Item:
         return self.foreseen(generator).item()
 
 
+class _Element:
+    """One of several numbers that are foreseen."""
+
+    __name__ = "foreseen"
+
+    def __init__(self, foreseen: _Foreseen, position: int):
+        self.foreseen, self.position = foreseen, position
+        self.cost = foreseen.cost
+
+    def __call__(self, generator: Any) -> Any:
+        return self.foreseen(generator)[self.position]
+
+
 def _twin_of(generator: Any) -> random.Random:
     """A generator in the same state: one for each thread, to be used at once."""
     if type(generator) is not random.Random or own_dict(generator).keys() != {"gauss_next"}:  # type: ignore[union-attr]
@@ -277,18 +290,37 @@ def draw(
     steps = generator.steps(tx)
     if generator.is_known(steps):
         return tx.from_constant(_taken(tx, generator, steps, step))
+    foreseen, result, text = _foresee(tx, generator, steps, step)
+    assert generator.source is not None
+    return _wrapped(tx, result, foreseen, generator.source, text)
+
+
+def draw_positions(tx: TraceContext, generator: RandomGenerator, function: Any, size: int, count: int) -> list[Value]:
+    """`function(generator, range(size), k=count)` of a generator in an unknown state: positions in a sequence."""
+    step = Step(function, (range(size),), {"k": count})
+    foreseen, result, text = _foresee(tx, generator, generator.steps(tx), step)
+    assert generator.source is not None
+    places = [
+        ComputedSource(_Element(foreseen, i), (generator.source,), lambda *texts, i=i: f"{text}[{i}]")
+        for i in range(count)
+    ]
+    return [tx.wrap(number, place) for number, place in zip(result, places, strict=True)]
+
+
+def _foresee(tx: TraceContext, generator: RandomGenerator, steps: Steps, step: Step) -> tuple[_Foreseen, Any, str]:
+    """What foresees the step, what it gives at this call, and how it is written."""
+    what = f"{step.function.__name__} of {generator.describe()}"
     if not tx.symbols.foresees or tx.speculation is not None or _are_too_many(tx, steps):
-        raise Unsupported("random-number", f"{function.__name__} of {generator.describe()}")
+        raise Unsupported("random-number", what)
     assert generator.source is not None
     foreseen = _Foreseen(generator.family, (*steps, step))
     try:
         result = foreseen(generator.obj)
     except Exception as error:
-        raise Unsupported("random-number", f"{function.__name__} of {generator.describe()}: {error}") from None
+        raise Unsupported("random-number", f"{what}: {error}") from None
     step.is_foreseen = True
     generator.note(tx, step)
-    text = f"{generator.source.text}.{function.__name__}()[{len(steps)}]"
-    return _wrapped(tx, result, foreseen, generator.source, text)
+    return foreseen, result, f"{generator.source.text}.{step.function.__name__}()[{len(steps)}]"
 
 
 def _are_too_many(tx: TraceContext, steps: Steps) -> bool:
@@ -299,7 +331,7 @@ def _are_too_many(tx: TraceContext, steps: Steps) -> bool:
 
 
 def _is_foreseen(place: Source) -> bool:
-    return isinstance(place, ComputedSource) and isinstance(place.function, (_Foreseen, _Item))
+    return isinstance(place, ComputedSource) and isinstance(place.function, (_Foreseen, _Item, _Element))
 
 
 def _wrapped(tx: TraceContext, result: Any, foreseen: _Foreseen, source: Source, text: str) -> Value:
