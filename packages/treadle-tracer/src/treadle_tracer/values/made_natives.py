@@ -11,6 +11,7 @@ leaves the trace is made then, and goes through the same calls.
 from __future__ import annotations
 
 import array
+import contextlib
 import copy
 import hashlib
 import io
@@ -56,7 +57,18 @@ _TEXT = (
 _ITEMS = "__len__ __getitem__ __contains__ __eq__ __ne__ __lt__ __le__ __gt__ __ge__ __add__ __mul__ __rmul__ __repr__ __str__"
 _CHANGED_ITEMS = "__setitem__ __delitem__ __iadd__ __imul__ append extend insert pop remove reverse"
 _HASH = _kind("digest hexdigest copy", "update", "name digest_size block_size")
-_HASHES = [getattr(hashlib, name) for name in sorted(hashlib.algorithms_guaranteed) if hasattr(hashlib, name)]
+
+
+def _hashes() -> dict[Any, type]:
+    """What makes hashes, with their types. Some systems forbid some of them."""
+    found: dict[Any, type] = {}
+    for name in sorted(hashlib.algorithms_guaranteed):
+        with contextlib.suppress(AttributeError, ValueError):
+            found[getattr(hashlib, name)] = type(getattr(hashlib, name)())
+    return found
+
+
+_HASHES = _hashes()
 
 KINDS: IdentityDict[type, NativeKind] = IdentityDict(
     {
@@ -68,7 +80,7 @@ KINDS: IdentityDict[type, NativeKind] = IdentityDict(
             f"{_CHANGED_ITEMS} fromlist frombytes byteswap",
             "typecode itemsize",
         ),
-        **{type(make()): _HASH for make in _HASHES},
+        **dict.fromkeys(_HASHES.values(), _HASH),
     }
 )
 MAKERS: list[Any] = [io.StringIO, io.BytesIO, bytearray, array.array, *_HASHES]
