@@ -14,17 +14,20 @@ from .pieces import why_not_compile as why_not_compile_piece
 from .pipeline import aot
 
 if TYPE_CHECKING:
+    from .kept.store import KeepingCompiler, keep_programs
     from .partition import PartitionReport, keep_cuts, min_cut, save_everything, with_budget
 
 __all__ = [
     "InferenceTrace",
     "InternalError",
+    "KeepingCompiler",
     "PartitionReport",
     "UnsupportedGraph",
     "WrongResult",
     "__version__",
     "aot",
     "keep_cuts",
+    "keep_programs",
     "min_cut",
     "run_in_pieces",
     "save_everything",
@@ -38,7 +41,11 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """Partitions are imported when they are asked for: programs that do not train need none."""
+    """What programs that do not train need not is imported when it is asked for."""
+    if name in ("KeepingCompiler", "keep_programs"):
+        from .kept import store
+
+        return getattr(store, name)
     if name not in ("PartitionReport", "keep_cuts", "min_cut", "save_everything", "with_budget"):
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from . import partition

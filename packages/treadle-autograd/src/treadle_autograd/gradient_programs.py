@@ -12,7 +12,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import fx
@@ -26,9 +26,12 @@ from .functional_trace import mode_of
 from .joint import Gradients, JointTrace, trace_joint
 from .partition import Partition, classify, split
 from .traced_run import Traced
-from .training import TrainingProgram
+from .training import ProgramFacts, TrainingProgram
 from .unbacked import shape_env_of
 from .wrapper import running_in_eager, wrap_compiled
+
+if TYPE_CHECKING:
+    from .kept.program import KeptTrace
 
 GradientProgram = Callable[..., Sequence[Any]]
 
@@ -55,7 +58,7 @@ class GradientPrograms:
         self.recipe = recipe
         self._programs: dict[Gradients, GradientProgram | None] = {}
 
-    def find(self, joint: JointTrace, wanted: Gradients, primals: Sequence[Any]) -> GradientProgram | None:
+    def find(self, joint: JointTrace | KeptTrace, wanted: Gradients, primals: Sequence[Any]) -> GradientProgram | None:
         """A function (call inputs of the graph, tangents) -> gradients; None where there is none.
 
         joint: of the program that is differentiated; primals: of the call at hand.
@@ -64,7 +67,9 @@ class GradientPrograms:
             self._programs[wanted] = self.recipe.late(lambda: self._compile(joint, wanted, primals))
         return self._programs[wanted]
 
-    def _compile(self, joint: JointTrace, wanted: Gradients, primals: Sequence[Any]) -> GradientProgram | None:
+    def _compile(
+        self, joint: JointTrace | KeptTrace, wanted: Gradients, primals: Sequence[Any]
+    ) -> GradientProgram | None:
         traced = Traced(self.traced.gm, (*self.traced.orders, (joint.contract, wanted)))
         orders = [gradients for _, gradients in traced.orders]
         contract = traced.orders[0][0]
@@ -84,7 +89,8 @@ class GradientPrograms:
         examples = [node.meta["val"] for node in halves.forward.graph.find_nodes(op="placeholder")]
         with torch.inference_mode(False), torch.no_grad(), undisturbed():
             compiled = self.recipe.compile(halves.forward, examples)
-        program = TrainingProgram(second, halves, compiled, self.recipe.compile, GradientPrograms(traced, self.recipe))
+        facts, programs = ProgramFacts.of(second, halves), GradientPrograms(traced, self.recipe)
+        program = TrainingProgram(second, halves, facts, compiled, self.recipe.compile, programs)
         return wrap_compiled(
             program, replace(second.contract, versions=()), second.input_values, running_in_eager(traced.gm)
         )

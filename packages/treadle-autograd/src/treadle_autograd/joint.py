@@ -79,6 +79,10 @@ class JointTrace:
     def n_primals(self) -> int:
         return len(self.input_values)
 
+    def whole(self) -> JointTrace:
+        """The trace itself; `kept.program.KeptTrace` makes it."""
+        return self
+
 
 @dataclass(frozen=True)
 class Gradients:

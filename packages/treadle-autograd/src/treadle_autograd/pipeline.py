@@ -50,7 +50,8 @@ def aot(
 
     ``inference=False`` makes the callable differentiable. The joint graph of the program and its gradients is divided by `partition`
     (`min_cut`, the default, `save_everything` or `with_budget(b)`); `forward` compiles the forward half at once, `backward` (default:
-    `forward`) the backward half when it first runs. ``aten_graph`` is the forward half.
+    `forward`) the backward half when it first runs. ``aten_graph`` is the forward half; None where an earlier process has traced the graph
+    (`keep_programs`).
 
     `late(build)` is called, in a backward pass, to run `build`, which traces and compiles a program for gradients that are differentiable
     themselves; it returns the result of `build`, or None, and then the traced graph runs in eager. Default: `build()`.
@@ -116,45 +117,39 @@ def _aot_training(
     # Imported here: programs that do not train need none of it, and it takes 4 ms of every start.
     from .ambient import Ambient
     from .early_leaves import early_leaves, without_first_calls
-    from .gradient_programs import GradientPrograms, Recipe
-    from .joint import trace_joint
-    from .partition import classify, min_cut, report, split
+    from .gradient_programs import Recipe
+    from .partition import Halves, min_cut, report
+    from .programs import training_program
     from .rerun import run_with_lines
-    from .traced_run import Traced
-    from .training import TrainingProgram
 
     leaves = early_leaves(gm, example_inputs)
     if leaves:
         given = [v.detach().requires_grad_() if k in leaves else v for k, v in enumerate(example_inputs)]
         rest = without_first_calls(gm, leaves)
         return _beginning_with(leaves, _aot_training(rest, given, forward, backward, partition, decompositions, late))
+    recipe = Recipe(decompositions, partition or min_cut, backward, late, Ambient.current())
     try:
-        joint = trace_joint(gm, example_inputs, decompositions)
+        program = training_program(gm, example_inputs, forward, recipe)
     except UnsupportedGraph as declined:
         return _eager(gm, str(declined))
-    if joint is None:  # nothing to differentiate
+    if program is None:  # nothing to differentiate
         return _aot_inference(gm, example_inputs, forward, decompositions, has_history=True)
-    classes = classify(joint)
-    divide = partition or min_cut
-    halves = split(classes, divide(classes))
-    if joint.cuts and joint.lossy is not None:
-        return _eager(gm, f"an output is computed from another, and {joint.lossy}")
-    recipe = Recipe(decompositions, divide, backward, late, Ambient.current())
-    compiled = forward(halves.forward, [*joint.contract.static_tensors, *example_inputs])
-    program = TrainingProgram(joint, halves, compiled, backward, GradientPrograms(Traced(gm), recipe))
+    contract = program.joint.contract
     # The program counts the versions of its outputs itself, before it saves them.
-    wrapped = wrap_compiled(program, replace(joint.contract, versions=()), joint.input_values, running_in_eager(gm))
+    wrapped = wrap_compiled(program, replace(contract, versions=()), program.joint.input_values, running_in_eager(gm))
 
     def with_lines(*args: Any) -> Sequence[Any]:
         return run_with_lines(gm, args)
 
-    in_anomaly_mode = running_in_eager(gm, with_lines) if joint.contract.mutations else with_lines
+    in_anomaly_mode = running_in_eager(gm, with_lines) if contract.mutations else with_lines
 
     def run(*args: Any) -> Sequence[Any]:
         # Anomaly mode is there to find one operation of the user's. The compiled graph would be one for all of them.
         return in_anomaly_mode(*args) if torch.is_anomaly_enabled() else wrapped(*args)
 
-    return _annotated(run, joint.contract, halves.forward, None, lambda: report(halves))
+    halves = program.halves
+    graph = halves.forward if isinstance(halves, Halves) else None  # one that has been found has no graph yet
+    return _annotated(run, contract, graph, None, lambda: report(halves.whole()))
 
 
 def _beginning_with(leaves: Sequence[int], run: Any) -> Callable[..., Sequence[Any]]:

@@ -54,10 +54,11 @@ class Stages:
     """
 
     def __init__(self, program: TrainingProgram) -> None:
-        joint, halves = program.joint, program.halves
-        self.groups = group_gradients(halves)
-        self.primals = tuple(tuple(joint.gradients[k] for k in group) for group in self.groups)
         self._program = program
+        self._halves = program.halves.whole()
+        self._joint = program.joint.whole()
+        self.groups = group_gradients(self._halves)
+        self.primals = tuple(tuple(self._joint.gradients[k] for k in group) for group in self.groups)
         self._plans: dict[tuple[int, ...], tuple[Stage, ...]] = {}
         self._functions: dict[Stage, Callable[..., Sequence[Any]]] = {}
         keepers = self._keepers()
@@ -70,7 +71,7 @@ class Stages:
         """The stages that compute the gradients at these positions."""
         found = self._plans.get(wanted)
         if found is None:
-            found = self._plans[wanted] = tuple(cut(self._program.halves, self.groups, wanted))
+            found = self._plans[wanted] = tuple(cut(self._halves, self.groups, wanted))
         return found
 
     def functions(self, nodes: Sequence[Any]) -> dict[int, Any]:
@@ -83,9 +84,8 @@ class Stages:
 
     def begin(self, asked: BackwardPass, ctx: Any) -> Handed:
         """What the first stage begins with: the tangents and the saved numbers."""
-        program = self._program
         tangents = [laid_out(tangent, *data) for tangent, data in zip(asked.given, ctx.layouts, strict=True)]
-        nodes = (*program.halves.numbers, *tangents_of(program.joint))
+        nodes = (*self._halves.numbers, *tangents_of(self._joint))
         return Handed(asked.wanted, values=dict(zip(nodes, (*ctx.numbers, *tangents), strict=True)))
 
     def run(self, number: int, handed: Handed, saved: Sequence[torch.Tensor]) -> list[Any]:
@@ -93,7 +93,7 @@ class Stages:
         plan = self.plan(handed.wanted)
         stage, values = plan[number], handed.values
         if values is not None:
-            nodes = self._program.halves.saved
+            nodes = self._halves.saved
             values.update(zip([nodes[place] for place in self.saved[number]], saved, strict=True))
             if stage.results:
                 results = self._compiled(stage)(*[values[node] for node in stage.inputs])
@@ -109,9 +109,9 @@ class Stages:
 
     def _keepers(self) -> list[int]:
         """For every saved tensor the stage whose node keeps it. The first one keeps outputs, whose node it is."""
-        halves = self._program.halves
-        values: Any = self._program.joint.graph.output_node().args[0]
-        outputs = set(values[: self._program.joint.n_outputs])
+        halves = self._halves
+        values: Any = self._joint.graph.output_node().args[0]
+        outputs = set(values[: self._joint.n_outputs])
         readers: dict[fx.Node, int] = {}
         everything = tuple(k for group in self.groups for k in group)
         for number, stage in enumerate(self.plan(everything)):

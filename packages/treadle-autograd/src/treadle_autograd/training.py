@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -33,6 +34,8 @@ from .wrapper import count_versions
 
 if TYPE_CHECKING:
     from .gradient_programs import GradientPrograms
+    from .kept.program import KeptHalves, KeptTrace
+    from .kept.store import BackwardNames
 
 Compiled = Callable[..., Sequence[Any]]
 Compiler = Callable[[fx.GraphModule, Sequence[Any]], Compiled]
@@ -41,30 +44,56 @@ Compiler = Callable[[fx.GraphModule, Sequence[Any]], Compiled]
 _MOST_SETS = 8  # of gradients with a backward graph of their own
 
 
+@dataclass(frozen=True)
+class ProgramFacts:
+    """What a training program is told of its graphs, beside what `JointTrace` and `Halves` tell.
+
+    not_differentiable  positions of the outputs that are tensors and have no gradient
+    read_and_written    the inputs that the program changes in place and that its gradients depend on
+    draws_random        whether the forward half draws random numbers
+    """
+
+    not_differentiable: tuple[int, ...]
+    read_and_written: frozenset[int]
+    draws_random: bool
+
+    @classmethod
+    def of(cls, joint: JointTrace, halves: Halves) -> ProgramFacts:
+        outputs: Any = joint.graph.output_node().args[0][: joint.n_outputs]  # type: ignore[index]
+        tensors = [k for k, node in enumerate(outputs) if isinstance(node, fx.Node) and _is_tensor(node)]
+        return cls(
+            tuple(k for k in tensors if k not in joint.tangents),
+            inputs_read_and_written(joint),
+            any(map(is_random, halves.forward.graph.nodes)),
+        )
+
+
 class TrainingProgram:
     """The compiled halves of one joint graph. Backward graphs are compiled when they are first needed, one for each set of gradients that
     is asked for: an output that the loss does not depend on has no tangent, and what follows from it no gradient."""
 
     def __init__(
         self,
-        joint: JointTrace,
-        halves: Halves,
+        joint: JointTrace | KeptTrace,
+        halves: Halves | KeptHalves,
+        facts: ProgramFacts,
         forward: Compiled,
         compile_backward: Compiler,
         gradient_programs: GradientPrograms,
+        names: BackwardNames | None = None,
     ) -> None:
-        outputs: Any = joint.graph.output_node().args[0][: joint.n_outputs]  # type: ignore[index]
-        tensors = [k for k, node in enumerate(outputs) if isinstance(node, fx.Node) and _is_tensor(node)]
+        """names: those of compiled backward graphs that are kept for later processes."""
         self.joint = joint
         self.halves = halves
         self.forward = forward
-        self.not_differentiable = tuple(k for k in tensors if k not in joint.tangents)
+        self.not_differentiable = facts.not_differentiable
         self.gradient_programs = gradient_programs
-        self.read_and_written = inputs_read_and_written(joint)
+        self.read_and_written = facts.read_and_written
         #: positions of outputs -> the primals that they are copied into under autograd
         self.given_histories = {m.position: m.input for m in joint.contract.mutations if m.has_history}
-        self.draws_random = any(map(is_random, halves.forward.graph.nodes))
+        self.draws_random = facts.draws_random
         self._compile_backward = compile_backward
+        self._names = names
         #: positions, among the joint graph's, of the gradients that are ever computed. Autograd must not lead anywhere else: hooks of
         #: a parameter that gets no gradient are not called.
         #: All where there are none: the outputs have a history all the same.
@@ -107,7 +136,8 @@ class TrainingProgram:
         """The forward graph's results, which autograd does not record."""
         results = run_unrecorded(self.forward, primals)
         if not self._is_checked:
-            check_results(results, self.halves.forward.graph.output_node().args[0], "forward")  # type: ignore[arg-type]
+            if isinstance(self.halves, Halves):  # others have been checked when they were kept
+                check_results(results, self.halves.forward.graph.output_node().args[0], "forward")  # type: ignore[arg-type]
             self._is_checked = True
         return results
 
@@ -115,12 +145,26 @@ class TrainingProgram:
         """The gradients at these positions from saved values and tangents."""
         compiled = self._backwards.get(wanted)
         if compiled is None:
-            gradients: Any = self.joint.graph.output_node().args[0][self.joint.n_outputs :]  # type: ignore[index]
-            with paused():
-                graph = self.halves.backward(wanted)
-            compiled = self.compile_backward(graph, [gradients[k] for k in wanted])
-            self._backwards[wanted] = compiled
+            compiled = self._backwards[wanted] = self._backward_of(wanted)
         return compiled(*arguments)
+
+    def _backward_of(self, wanted: tuple[int, ...]) -> Compiled:
+        """The compiled graph of the gradients at these positions, found or made."""
+
+        def graph() -> fx.GraphModule:
+            with paused():
+                return self.halves.whole().backward(wanted)
+
+        found = None if self._names is None else self._names.find(wanted, graph)
+        if found is not None:
+            return _below_autograd(found)
+        made = graph()
+        joint = self.joint.whole()
+        gradients: Any = joint.graph.output_node().args[0][joint.n_outputs :]  # type: ignore[index]
+        compiled = self.compile_backward(made, [gradients[k] for k in wanted])
+        if self._names is not None:
+            self._names.keep(wanted, made.meta.get("kept_as"))
+        return compiled
 
     def choose(self, asked: tuple[int, ...], possible: tuple[int, ...]) -> tuple[int, ...]:
         """The gradients to compute where those `asked` for are enough: all that are `possible` once many sets have graphs of their own."""
@@ -137,17 +181,25 @@ class TrainingProgram:
             compiled = self._compile_backward(graph, examples)
         check_callable(compiled, "backward")
         is_checked = False
+        run_compiled = _below_autograd(compiled)
 
         def run(*arguments: Any) -> Sequence[Any]:
             nonlocal is_checked
-            with torch._C._AutoDispatchBelowADInplaceOrView():
-                found = compiled(*arguments)
+            found = run_compiled(*arguments)
             if not is_checked:
                 check_results(found, results, "backward")
                 is_checked = True
             return found
 
         return run
+
+
+def _below_autograd(compiled: Compiled) -> Compiled:
+    def run(*arguments: Any) -> Sequence[Any]:
+        with torch._C._AutoDispatchBelowADInplaceOrView():
+            return compiled(*arguments)
+
+    return run
 
 
 # Batch norm in training mode returns new running statistics; its result does not depend on the old ones (arguments 3 and 4).
@@ -211,7 +263,7 @@ class Call:
         """
         self.raise_if_changed()
         programs = self.program.gradient_programs
-        traced = TracedRun(programs.traced, self.program.joint)
+        traced = TracedRun(programs.traced, self.program.joint.whole())
         with outside_transforms(), self.as_in_forward(), torch.enable_grad(), programs.recipe.ambient.in_force():
             traced.run([value for value, _ in self.primals])
         return traced if traced.why_not_found() is None else self._run_functional(cuts={})
@@ -228,7 +280,7 @@ class Call:
 
     def _run_functional(self, cuts: Mapping[int, str]) -> DifferentiableRun:
         real = self.observers.alive() if cuts and torch.is_grad_enabled() else {}
-        run = DifferentiableRun(self.program.halves.reference, cuts, real)
+        run = DifferentiableRun(self.program.halves.whole().reference, cuts, real)
         with outside_transforms(), self.as_in_forward(), torch.enable_grad():
             run.run(*run.gated([value for value, _ in self.primals]), enable_io_processing=False)
         return run

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from treadle_codegen.host.shape_specialisation import specialise_now, wait_for_specialisation
     from treadle_codegen.lower.decompositions import decompositions
     from treadle_codegen.options import CodegenOptions
-    from treadle_codegen.pipeline import CompiledGraph, compile_graph
+    from treadle_codegen.pipeline import CompiledGraph, compile_graph, find_graph, identity_of_kept
     from treadle_codegen.targets.cpp.build import kernel_cache
 
 _HOMES = {
@@ -36,6 +36,8 @@ _HOMES = {
     "CodegenOptions": "options",
     "CompiledGraph": "pipeline",
     "compile_graph": "pipeline",
+    "find_graph": "pipeline",
+    "identity_of_kept": "pipeline",
     "FileCache": "cache",
     "decompositions": "lower.decompositions",
     "kernel_cache": "targets.cpp.build",
@@ -69,6 +71,8 @@ __all__ = [
     "__version__",
     "compile_graph",
     "decompositions",
+    "find_graph",
+    "identity_of_kept",
     "kernel_cache",
     "specialise_now",
     "wait_for_specialisation",

@@ -18,7 +18,7 @@ from treadle_codegen.ir.loops import Loop, Program
 from treadle_codegen.ir.product import uses_tf32
 from treadle_codegen.ir.text import format_program
 from treadle_codegen.ir.verify import verify
-from treadle_codegen.kept_graphs.key import graph_key, why_not_kept
+from treadle_codegen.kept_graphs.key import graph_key, identity_of, why_not_kept
 from treadle_codegen.kept_graphs.record import Built
 from treadle_codegen.kept_graphs.store import find_built, keep_built
 from treadle_codegen.lower.program import lower_graph
@@ -143,6 +143,8 @@ def compile_graph(
 
     Raises OptionError for an unknown target, CodegenUnavailable without a compiler, UnsupportedDevice or UnsupportedTensor
     (both CodegenUnavailable) for a graph with tensors that the target cannot address, InternalError for a bug of ours.
+
+    What is made of the graph may be kept in the cache. Then `gm.meta["kept_as"]` tells the name that `find_graph` finds it under.
     """
     options = options or CodegenOptions()
     tensors = tensors_of(gm, example_inputs)
@@ -156,13 +158,34 @@ def compile_graph(
         with phase("look up"):
             key = graph_key(gm, record, options, device)
             built = None if key is None else find_built(kernel_cache(options), key, record.externs)
+    gm.meta["kept_as"] = key if built is not None else None
     if built is not None:
-        return _from_built(built, gm, record, options, phase, device)
+        return _from_built(built, lambda: gm, record, options, phase, device)
     compiled = _compile(gm, example_inputs, record, options, phase, device)
     if key is not None:
+        made = Built(compiled.source, compiled.entries, compiled.host_program)
         with phase("keep"):
-            keep_built(kernel_cache(options), key, Built(compiled.source, compiled.entries, compiled.host_program))
+            gm.meta["kept_as"] = key if keep_built(kernel_cache(options), key, made) else None
     return compiled
+
+
+def find_graph(
+    name: str, graph: Callable[[], torch.fx.GraphModule], options: CodegenOptions | None = None
+) -> CompiledGraph | None:
+    """What `compile_graph` has made for the CPU, in this process or another, of a graph that it has kept under this name; None where it
+    is not there any more. graph: makes the graph, if somebody asks for its IR."""
+    options = options or CodegenOptions()
+    target, device = target_for("cpu"), torch.device("cpu")
+    phase = Passes(options)
+    with phase("look up"):
+        built = find_built(kernel_cache(options), name, target.externs)
+    return None if built is None else _from_built(built, graph, target, options, phase, device)
+
+
+def identity_of_kept(options: CodegenOptions) -> str | None:
+    """All that what is kept for the CPU depends on, beside the graph and PyTorch's settings; None where nothing is kept."""
+    target = target_for("cpu")
+    return identity_of(target, options) if why_not_kept(target, options) is None else None
 
 
 def _compile(
@@ -271,7 +294,7 @@ def _note_build(compiled: CompiledGraph, renderer: Renderer, phase: Passes, cach
 
 def _from_built(
     built: Built,
-    gm: torch.fx.GraphModule,
+    graph: Callable[[], torch.fx.GraphModule],
     target: Target,
     options: CodegenOptions,
     phase: Passes,
@@ -281,7 +304,7 @@ def _from_built(
 
     @functools.cache
     def lowered() -> Lowered:
-        return _compile(gm, (), target, options, Passes(options), device).lowered()
+        return _compile(graph(), (), target, options, Passes(options), device).lowered()
 
     renderer = target.renderer(options)
     with phase("build"):

@@ -19,15 +19,13 @@ from torch import fx
 import treadle_autograd
 from treadle_autograd import aot, run_in_pieces, switches_inference_mode, why_not_compile_piece, with_gradients_off
 from treadle_shapes import paused
-from treadle_shapes.torch import keep_fake_calls, save_fake_calls
+from treadle_shapes.torch import keep_fake_calls
 
 from . import logs
 from .bugs import Compiled, compile_or, compile_or_eager, run_in_eager
-from .cuda_graphs import report_refusals
 from .errors import UnknownName, WrongUse, unknown_name
 from .hook import without_hook
 from .options import CompileOptions
-from .shape_specialisation import report_specialisations
 from .stats import stats
 
 if TYPE_CHECKING:
@@ -62,26 +60,9 @@ def aot_eager(options: CompileOptions) -> Backend:
 
 def codegen(options: CompileOptions) -> Backend:
     """Compile the graph to fused kernels with treadle_codegen."""
-    from treadle_codegen import CodegenOptions, compile_graph, decompositions, kernel_cache
+    from treadle_codegen import decompositions, kernel_cache
 
-    def compiler(chosen: CodegenOptions) -> Compiler:
-        def compile_aten(aten: fx.GraphModule, inputs: Sequence[Any]) -> Compiled:
-            compiled = compile_graph(aten, inputs, options=chosen)
-            save_fake_calls()
-            for phase, seconds in compiled.seconds.items():
-                stats.add_seconds(f"backend.codegen.{phase}", seconds)
-            stats.add(cache_hits=compiled.cache_hits, cache_misses=compiled.cache_misses)
-            logs.emit("output_code", lambda: f"{compiled.kernel_source}\n{compiled.host_source}")
-            for trial in compiled.trials:
-                logs.emit("autotune", lambda trial=trial: str(trial))
-            if compiled.specialisation is not None:
-                report_specialisations(compiled.specialisation, options)
-            if compiled.replayed is None:
-                return compiled.function
-            report_refusals(compiled.replayed)
-            return without_hook(compiled.function)  # a replay runs functions of the standard library and of PyTorch
-
-        return compile_aten
+    from .codegen_compiler import CodegenCompiler
 
     inference = options.for_codegen()
     cache = kernel_cache(inference)
@@ -90,7 +71,13 @@ def codegen(options: CompileOptions) -> Backend:
 
     def codegen_backend(gm: fx.GraphModule, example_inputs: Sequence[Any]) -> Compiled:
         return _through_aot(
-            gm, example_inputs, options, compiler(inference), compiler(training), decompositions(), cache
+            gm,
+            example_inputs,
+            options,
+            CodegenCompiler(inference, options),
+            CodegenCompiler(training, options),
+            decompositions(),
+            cache,
         )
 
     codegen_backend.raises_before_writing = True  # type: ignore[attr-defined]  # graphs of `aot` write when they have run
@@ -148,13 +135,21 @@ def _through_aot(
         with paused():
             return compile_or_eager(aten, inputs, options, lambda: compile_aten(aten, inputs))
 
+    def find(name: str, graph: Callable[[], fx.GraphModule]) -> Compiled | None:
+        """What `training` has kept under the name."""
+        with stats.phase("backend.codegen"):
+            return training.find(name, graph)  # type: ignore[attr-defined]
+
+    @without_hook
+    def find_backward(name: str, graph: Callable[[], fx.GraphModule]) -> Compiled | None:
+        """Called from the first backward pass."""
+        with paused():
+            return compile_or(lambda reason: None, gm, _examples(gm), options, lambda: find(name, graph))
+
     @without_hook  # a backward pass may run where frames are compiled
     def compile_late(build: Callable[[], Any]) -> Any:
-        examples = [
-            node.meta.get("example_value") for node in gm.graph.find_nodes(op="placeholder")
-        ]  # the real ones have gone
         with paused():
-            return compile_or(lambda reason: None, gm, examples, options, build)
+            return compile_or(lambda reason: None, gm, _examples(gm), options, build)
 
     def build() -> Compiled:
         found: dict[str, Any] = {}
@@ -162,10 +157,13 @@ def _through_aot(
             partition = treadle_autograd.with_budget(options.values["memory_budget"])
             if cache is not None:
                 treadle_autograd.keep_cuts(*_kept_in(cache, "cuts"))
-            found = {"inference": False, "backward": compile_backward, "partition": partition, "late": compile_late}
+                treadle_autograd.keep_programs(*_kept_in(cache, "programs"))
+            backward = Keeping(compile_backward, find_backward, training)
+            found = {"inference": False, "backward": backward, "partition": partition, "late": compile_late}
         with torch.set_grad_enabled(turns_on or torch.is_grad_enabled()):
             given = with_gradients_off(gm) if turns_on else gm
-            compiled: Any = aot(given, example_inputs, forward=compile_aten, decompositions=decompositions, **found)
+            forward = Keeping(compile_aten, find, training) if is_differentiable else compile_aten
+            compiled: Any = aot(given, example_inputs, forward=forward, decompositions=decompositions, **found)
         if compiled.why_eager is not None:
             return run_in_eager(gm, compiled.why_eager)
         if compiled.partition_report is not None:
@@ -179,6 +177,26 @@ def _through_aot(
 
     with paused():
         return compile_or_eager(gm, example_inputs, options, build)
+
+
+class Keeping:
+    """A compiler and what it keeps (`treadle_autograd.KeepingCompiler`).
+
+    compile, find: with logs and statistics; of: the compiler at work, which tells its identity if it keeps anything.
+    """
+
+    def __init__(self, compile: Compiler, find: Callable[..., Compiled | None], of: Compiler) -> None:
+        self._compile = compile
+        self.find = find
+        self.identity: str | None = getattr(of, "identity", None)
+
+    def __call__(self, gm: fx.GraphModule, example_inputs: Sequence[Any]) -> Compiled:
+        return self._compile(gm, example_inputs)
+
+
+def _examples(gm: fx.GraphModule) -> list[Any]:
+    """The tracer's values of the inputs, where the real ones have gone."""
+    return [node.meta.get("example_value") for node in gm.graph.find_nodes(op="placeholder")]
 
 
 def needs_gradients(gm: fx.GraphModule, example_inputs: Sequence[Any]) -> bool:

@@ -86,9 +86,8 @@ def is_on(name: str) -> bool:
 
 def emit(name: str, text: str | Callable[[], str]) -> None:
     """Log `text` at level INFO. A function is called for its text only if the log is on."""
-    logger = _LOGGERS[name]
-    if logger.isEnabledFor(logging.INFO):
-        logger.info("%s", (text() if callable(text) else text).rstrip())
+    if is_on(name):
+        _LOGGERS[name].info("%s", (text() if callable(text) else text).rstrip())
 
 
 def help_text() -> str:

@@ -48,6 +48,7 @@ def with_budget(memory_budget: float) -> Partition:
     def partition(classes: Classes) -> list[fx.Node]:
         return save_within(classes, memory_budget)
 
+    partition.kept_as = f"budget {memory_budget!r}"  # type: ignore[attr-defined]
     return partition
 
 

@@ -73,6 +73,9 @@ def min_cut(classes: Classes) -> list[fx.Node]:
     return _without_views_of_saved(saved)
 
 
+min_cut.kept_as = "smallest cut"  # type: ignore[attr-defined]
+
+
 def _without_views_of_saved(saved: list[fx.Node]) -> list[fx.Node]:
     """Views of something that is saved, or of an input, cost nothing to take again and are not saved beside it."""
     roots = {node for node in saved if not is_view(node)}

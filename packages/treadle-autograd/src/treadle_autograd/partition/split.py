@@ -46,6 +46,10 @@ class Halves:
     primals: tuple[int | None, ...]
     reads: tuple[frozenset[int] | None, ...]
 
+    def whole(self) -> Halves:
+        """The halves themselves; `kept.program.KeptHalves` makes them."""
+        return self
+
     @functools.cached_property
     def reference(self) -> fx.GraphModule:
         """The forward graph without what is saved: primals -> outputs."""

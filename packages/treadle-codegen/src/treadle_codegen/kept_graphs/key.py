@@ -78,22 +78,23 @@ def graph_key(gm: fx.GraphModule, target: Target, options: CodegenOptions, devic
 
     gm: a functional ATen graph, whose fake results stand in `meta["val"]`; device: where its loops run.
     """
-    machine = _machine(target)
-    if machine is None:
+    chosen = identity_of(target, options)
+    if chosen is None:
         return None
-    chosen = [(f.name, repr(getattr(options, f.name))) for f in fields(options) if f.name not in _NOT_IN_KEY]
     try:
         nodes = _Describer().graph(gm.graph)
     except NoKey:
         return None
-    return content_key("graph", machine, repr((chosen, fake_call_settings(), device, target.costs)), repr(nodes))
+    return content_key("graph", chosen, repr((fake_call_settings(), device)), repr(nodes))
 
 
-def _machine(target: Target) -> str | None:
+def identity_of(target: Target, options: CodegenOptions) -> str | None:
+    """Machine, releases, files and options that what is made for the target depends on; None where some of it is not known."""
     environment, sources = fake_call_environment(), _sources()
     if environment is None or sources is None or target.identity is None:
         return None
-    return repr((environment, sources, target.name, target.identity()))
+    chosen = [(f.name, repr(getattr(options, f.name))) for f in fields(options) if f.name not in _NOT_IN_KEY]
+    return repr((environment, sources, target.name, target.identity(), target.costs, chosen))
 
 
 @functools.cache

@@ -17,8 +17,9 @@ def find_built(cache: FileCache, key: str, replacements: Mapping[str, Callable[.
     return None if data is None else from_bytes(data, replacements)
 
 
-def keep_built(cache: FileCache, key: str, built: Built) -> None:
-    """Keep the host program under the key, if it has a record."""
+def keep_built(cache: FileCache, key: str, built: Built) -> bool:
+    """Keep the host program under the key, if it has a record; whether it has one."""
     data = to_bytes(built)
     if data is not None:
         cache.store(_KIND, key, data)
+    return data is not None
