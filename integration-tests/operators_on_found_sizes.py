@@ -122,6 +122,7 @@ PROGRAMS: dict[str, Program] = {
     "cosine_similarity": (lambda x: F.cosine_similarity(rows(x)[:, None], rows(x)[None], dim=-1), ROWS),
     "squeeze": (lambda x: (rows(x).squeeze(), rows(x).squeeze(0), torch.squeeze(rows(x), dim=0), rows(x)[:, :1].squeeze(1)), ROWS),
     "the first place": (lambda x: (x > 0).nonzero()[0], ROWS),
+    "a write beside places": (lambda x: (torch.nonzero(x > 0) * 2, torch.zeros(4).add_(x[:, 0].sum())), ROWS),
     # ---- functions of a number of steps, classes or pixels
     "linspace": (lambda x, n: torch.linspace(0, 1, n.item()), NUMBERS),
     "linspace to a number": (lambda x, n: torch.linspace(-2.0, x[0].item(), n.item()), NUMBERS),

@@ -247,3 +247,17 @@ def test_every_value_is_eagers(name, dtype):
         else:
             (near if name == "power" else exact)(got, want)
     assert compiles() <= 2
+
+
+def test_a_formula_of_autograd_asks_about_a_number_that_was_read():
+    """The program runs no more then, so nothing can be decided on what it has read; the graph runs in eager."""
+
+    def run(x, rate):
+        return torch.add(x, x, alpha=rate.item())
+
+    compiled = treadle.compile(run, fullgraph=True)
+    for rate in (0.5, 1.0, 2.0):
+        x = torch.ones(3, requires_grad=True)
+        torch.testing.assert_close(compiled(x, torch.tensor(rate)), run(x, torch.tensor(rate)))
+        torch.testing.assert_close(*(torch.autograd.grad(f(x, torch.tensor(rate)).sum(), x) for f in (compiled, run)))
+    assert all("must be known before the graph runs" in graph.reason for graph in treadle.stats().eager_graphs)

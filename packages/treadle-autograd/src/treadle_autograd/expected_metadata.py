@@ -16,7 +16,8 @@ import torch
 from torch import fx
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from treadle_shapes.torch import symbolic_dispatch, unwrapped
+from treadle_shapes.expr import as_powers
+from treadle_shapes.torch import env_of, raw_expr, symbolic_dispatch, unwrapped
 
 from .asserts import is_assert
 from .bodies import call_function_transform, is_function_transform
@@ -98,4 +99,16 @@ def _shares_elements(tensor: torch.Tensor) -> bool:
     if tensor.layout != torch.strided:
         return False
     sizes_and_strides = zip(tensor.size(), tensor.stride(), strict=True)
-    return any(stride == 0 and (isinstance(size, torch.SymInt) or size != 1) for size, stride in sizes_and_strides)
+    return any(
+        (isinstance(size, torch.SymInt) or size != 1) and not _is_made_of_sizes(stride, tensor.size()) and stride == 0
+        for size, stride in sizes_and_strides
+    )
+
+
+def _is_made_of_sizes(stride: Any, sizes: Sequence[Any]) -> bool:
+    """Whether a stride that only the run of the graph can tell is a product of sizes: it is 0 only where the tensor has no elements."""
+    env = env_of(stride)
+    if env is None or not env.is_unbacked(raw_expr(stride)):
+        return False
+    factors = {base for size in sizes if isinstance(size, torch.SymInt) for base in as_powers(raw_expr(size))}
+    return factors >= set(as_powers(raw_expr(stride)))

@@ -100,7 +100,9 @@ def _weakly_asked(tracer: Tracer) -> Callable[[Any], bool | None]:
 
     def decide(condition: Any) -> bool | None:
         tx = found()
-        return None if tx is None or tx.is_over else outside_decisions.truth_of_condition(tx, condition)
+        if tx is None or not tx.frames:  # nobody runs the program any more: a backend asks
+            return None
+        return outside_decisions.truth_of_condition(tx, condition)
 
     return decide
 
@@ -191,7 +193,6 @@ class Tracer:
         self.speculation: Speculates | None = None
         self.failed_joins: collections.Counter[tuple[int, int]] = collections.Counter()
         self.deleted = DELETED
-        self.is_over = False
         self.separates = (options or TracerOptions()).separate
         if self.separates:
             self.graph.separation = WriteSeparation(self.is_protected)
@@ -574,7 +575,7 @@ class Tracer:
         """Refer to nothing that the trace has seen. Some values refer to the trace, and a program can tell when an object dies: it must not
         wait for the garbage collector."""
         vars(self).clear()
-        self.frames, self.is_over = [], True
+        self.frames = []
 
     # ---- where the traced program is
 
