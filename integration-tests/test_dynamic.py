@@ -141,3 +141,27 @@ def test_dropout_of_everything_draws_nothing(requires_grad):
                 x = torch.ones(size, 2, requires_grad=requires_grad)
                 ends.append((function(x, p).detach(), torch.rand(1)))
             torch.testing.assert_close(ends[0], ends[1])
+
+
+RANDOM_FACTORIES = {
+    "randn": lambda x: torch.randn(x.shape, generator=None, dtype=x.dtype, layout=torch.strided),
+    "rand": lambda x: torch.rand(*x.shape, generator=None),
+    "randint": lambda x: torch.randint(0, 9, x.shape, generator=None),
+    "randint below": lambda x: torch.randint(9, x.shape, generator=None),
+    "randperm": lambda x: torch.randperm(x.shape[0], generator=None),
+    "normal": lambda x: torch.normal(0.0, 1.0, x.shape, generator=None),
+}
+
+
+@pytest.mark.parametrize("name", RANDOM_FACTORIES)
+def test_no_generator_is_the_default_one(name):
+    """As libraries pass on an argument that nobody has given. PyTorch's overloads with a generator take no symbolic sizes."""
+    function = RANDOM_FACTORIES[name]
+    compiled = treadle.compile(function, fullgraph=True)
+    for rows in (2, 3, 4, 5):
+        found = []
+        for run in (function, compiled):
+            torch.manual_seed(rows)
+            found.append((run(torch.ones(rows, 3)), torch.rand(1)))
+        torch.testing.assert_close(*found, rtol=0, atol=0)
+    assert treadle.stats().graphs <= 2 and treadle.stats().eager_graphs == ()

@@ -146,6 +146,20 @@ def test_a_loss_beside_its_detached_value() -> None:
     assert_one_graph()
 
 
+def test_views_made_with_gradients_off_of_a_tensor_that_requires_them() -> None:
+    """Nothing that the function returns requires gradients."""
+
+    def f(x: torch.Tensor, w: torch.Tensor) -> Any:
+        with torch.no_grad():
+            return x.exp() * 2, w[:2], w.t()
+
+    def observe(out: Any, given: Any) -> Any:
+        return [(t.requires_grad, t.is_leaf, t._is_view(), t._base is given[1]) for t in out], list(out)
+
+    compare(f, weights((3, 3), (3, 3)), observe)
+    assert_one_graph()
+
+
 @pytest.mark.parametrize("order", [0, 1])
 def test_an_input_that_is_changed(order: int) -> None:
     def f(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:

@@ -87,8 +87,8 @@ def _aot_inference(
     inputs = [*trace.contract.static_tensors, *example_inputs]
     contract = trace.contract
     is_seen = torch.is_grad_enabled() and any(isinstance(v, torch.Tensor) and v.requires_grad for v in inputs)
-    if is_seen and not has_history and any(_would_be_recorded(output, inputs) for output in contract.outputs):
-        return _eager(gm, "an output is a view, made with gradients off, of a tensor that requires gradients")
+    if is_seen and not has_history:
+        contract = replace(contract, outputs=tuple(_unrecorded_view(output, inputs) for output in contract.outputs))
     if _needs_grad_mode(trace.graph_module.graph):
         forward = _unrecorded(forward)
     elif is_seen:
@@ -98,11 +98,12 @@ def _aot_inference(
     return _annotated(run, contract, trace.graph_module, None)
 
 
-def _would_be_recorded(output: OutputDescription, inputs: Sequence[Any]) -> bool:
-    """Whether the output is rebuilt as a view of an input that requires gradients, which autograd would record."""
-    if not isinstance(output, ViewOfInput) or output.detached is not None:
-        return False
-    return output.relation is Relation.VIEW and bool(inputs[output.input].requires_grad)
+def _unrecorded_view(output: OutputDescription, inputs: Sequence[Any]) -> OutputDescription:
+    """The output as made with gradients off, if it is a view of an input that requires gradients: autograd would record it where it is
+    rebuilt."""
+    if not isinstance(output, ViewOfInput) or output.detached is not None or output.relation is not Relation.VIEW:
+        return output
+    return replace(output, relation=Relation.UNRECORDED) if inputs[output.input].requires_grad else output
 
 
 def _aot_training(

@@ -177,6 +177,8 @@ def run_in_graph(
     kwargs = {name: _number_argument(tx, target, name, value) for name, value in kwargs.items()}
     pairs = [convert(arg) for arg in args]
     named = {name: convert(arg) for name, arg in kwargs.items()}
+    if named.get("generator") == (None, None):  # the default one; overloads with a generator take no symbolic sizes
+        del named["generator"]
     try:
         pairs, named, result = _run_or_fix_floats(tx, op, target, pairs, named)
     except Unsupported:
