@@ -50,6 +50,25 @@ def test_what_no_gradient_reaches_counts_once():
     assert profit(f, x, grad=True) == profit(f, x)
 
 
+def test_a_backward_pass_inside_is_saved_as_a_whole():
+    """What it goes through is called twice by eager, and nothing is left to record: the parameters are written to with gradients off."""
+    p = torch.nn.Parameter(torch.ones(4))
+
+    def loss(x):
+        return chain(4)(p * x).sum()
+
+    def step(x):
+        (gradient,) = torch.autograd.grad(loss(x), p)
+        with torch.no_grad():
+            p.sub_(gradient, alpha=0.1)
+
+    def later(x):
+        return loss(x)
+
+    x = torch.ones(4)
+    assert profit(later, x, grad=True) < 0 < profit(step, x, grad=True)
+
+
 def test_kernels_of_pytorch_save_nothing():
     def f(x):
         for _ in range(8):

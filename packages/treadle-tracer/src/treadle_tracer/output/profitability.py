@@ -11,7 +11,7 @@ The figures are measured on the CPU (`benchmarks/broken_programs.py`). For graph
 from __future__ import annotations
 
 import operator as operator_module
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import torch
@@ -43,6 +43,8 @@ _FUSED: dict[Kind, float] = {
 _UNKNOWN = 1.0
 # An operator that autograd records is called again, as its derivative, and its node is made and freed: so much more for each fused call.
 _RECORDED = 3.0
+# What eager takes to begin a backward pass, and to give gradients to leaves.
+_BACKWARD = 8.0
 # Kernels of PyTorch that the graph calls: what that saves, first without autograd. Products have short ways; others are called through the
 # operator's overload, which takes longer than eager's binding, and so does each operator of their derivatives.
 _KERNEL = {Kind.MATMUL: (0.0, 2.0), Kind.CONVOLUTION: (0.0, 2.0)}
@@ -84,18 +86,25 @@ def profit_of(gm: torch.fx.GraphModule | None, grad: bool, is_eager: bool = Fals
     if any(tensor.device.type != "cpu" for _, tensor in tensors):
         return None
     recorded = _recorded(gm) if grad else set[torch.fx.Node]()
-    saved = sum(_saved(node, node in recorded) for node in gm.graph.nodes if node.op.startswith("call_"))
-    return saved - _overhead(gm, recorded)
+    backward = gm.graph.find_nodes(op="call_function", target=torch.autograd.grad)
+    twice = recorded | _history(node for call in backward for node in call.all_input_nodes)
+    saved = sum(_saved(node, node in twice) for node in gm.graph.nodes if node.op.startswith("call_"))
+    return saved + _BACKWARD * len(backward) - _overhead(gm, recorded)
 
 
 def _recorded(gm: torch.fx.GraphModule) -> set[torch.fx.Node]:
     """The calls that a backward pass from the outputs goes through."""
+    writes = [node for node in gm.graph.nodes if node.op.startswith("call_") and written_arguments(node)]
+    return _history([*gm.graph.output_node().all_input_nodes, *writes])
+
+
+def _history(results: Iterable[torch.fx.Node]) -> set[torch.fx.Node]:
+    """The calls that a backward pass from these results goes through."""
     found: set[torch.fx.Node] = set()
-    pending = list(gm.graph.output_node().all_input_nodes)
-    pending += [node for node in gm.graph.nodes if node.op.startswith("call_") and written_arguments(node)]
+    pending = list(results)
     while pending:
         node = pending.pop()
-        if node not in found and node.op.startswith("call_") and _requires_grad(node):
+        if node not in found and node.op.startswith("call_") and _has_history(node):
             found.add(node)
             pending += node.all_input_nodes
     return found
@@ -152,8 +161,9 @@ def _saved(node: torch.fx.Node, is_recorded: bool) -> float:
     return saved * (1 + _RECORDED) if is_recorded else saved
 
 
-def _requires_grad(node: torch.fx.Node) -> bool:
-    return any(value.requires_grad for value in _tensors_in(node.meta.get("example_value")))
+def _has_history(node: torch.fx.Node) -> bool:
+    """Whether autograd records the call. It does not where an optimizer writes to a parameter, which requires gradients all the same."""
+    return any(value.grad_fn is not None for value in _tensors_in(node.meta.get("example_value")))
 
 
 def _is_part(node: torch.fx.Node) -> bool:
