@@ -151,7 +151,7 @@ class Compilation:
         if reason is not None and reason.code == "raises" and not self.options.fullgraph:
             # Python itself raises with a better traceback, or not at all: it also runs what `is_compiling()` hides from a trace.
             self.observer.on_break(without_frames(reason))
-            return self._run_original(result)
+            return self._left_to_raise(reason) or self._run_original(result)
         plan, gm = self._plan(result, dynamic)
         result = plan.result
         if (skip := self._left_whole(result.reason)) is not None:
@@ -185,6 +185,13 @@ class Compilation:
             return skip
         self.state.left_whole += 1
         return Leave(skip)
+
+    def _left_to_raise(self, reason: Unsupported) -> Leave | None:
+        """Leave the first call that raises to Python, with all that it calls: each of those functions would be traced, for one exception."""
+        if self.state.has_raised or not self.options.setup_in_eager:
+            return None
+        self.state.has_raised = True
+        return Leave(Skip(SkipKind.UNSUPPORTED, f"{reason.code}: {reason.context}"))
 
     @property
     def _captures(self) -> bool:

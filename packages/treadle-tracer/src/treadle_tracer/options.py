@@ -34,7 +34,8 @@ class TracerOptions:
                            checks it
     setup_in_eager         a call that changes what its own trace relies on (the first step of an optimizer makes the state) runs in Python,
                            and is compiled when another call like it comes; a function of which every call does so is traced ever more
-                           rarely. False: it is compiled at once
+                           rarely. The first call of a function that raises runs in Python, too, with all that it calls. False: all are
+                           compiled at once
     leave_unprofitable     a function whose graphs cost more than they save against eager is left to Python. The costs are those of
                            treadle_codegen on the CPU
     """

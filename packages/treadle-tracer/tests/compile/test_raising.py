@@ -8,6 +8,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from compile_runs import compiled as recorded  # noqa: E402
 from compile_runs import run_graph  # noqa: E402
 
 from treadle_tracer import InternalError, TracerOptions, optimize  # noqa: E402
@@ -36,6 +37,36 @@ def test_what_python_raises_is_raised_each_time():
         with pytest.raises(ValueError, match="n is 3"):
             compiled(torch.ones(2), 3)
         torch.testing.assert_close(compiled(torch.ones(2), 2), torch.full((2,), 2.0))
+
+
+def test_one_exception_compiles_no_function_that_the_program_calls():
+    """As when a user stops a step in the middle, or memory runs out. Exceptions that come again are compiled around."""
+
+    class Stops(Exception):
+        pass
+
+    def layer(x, n):
+        y = (x.sin() + n).cos()
+        if n > 2:
+            raise Stops
+        return y
+
+    def model(x, n):
+        return layer(layer(x * 2, 1), n) + 1
+
+    fn, recorder = recorded(model, setup_in_eager=True)
+    x = torch.ones(2)
+    torch.testing.assert_close(fn(x, 1), model(x, 1))
+    graphs = len(recorder.graphs)
+    with pytest.raises(Stops):
+        fn(x, 3)
+    assert len(recorder.graphs) == graphs
+    for n in (1, 3, 2, 3):
+        if n < 3:
+            torch.testing.assert_close(fn(x, n), model(x, n))
+        else:
+            with pytest.raises(Stops):
+                fn(x, n)
 
 
 def test_an_exception_that_the_program_handles():

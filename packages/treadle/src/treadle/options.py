@@ -103,7 +103,8 @@ OPTIONS: tuple[Option, ...] = (
         bool,
         True,
         "True: a call that changes what its compiled code would rely on, as the first step of an optimizer does, which makes the state, "
-        "runs in eager, and is compiled when another call like it comes. False: it is compiled at once. With the backend codegen",
+        "runs in eager, and is compiled when another call like it comes; so does the first call that raises. False: they are compiled at "
+        "once. With the backend codegen",
         environment="TREADLE_SETUP_IN_EAGER",
     ),
     Option(
