@@ -676,3 +676,23 @@ def test_gradients_turned_on_inside_a_function_without_them():
         torch.testing.assert_close(*results)
     assert not treadle.stats().eager_graphs
     assert not treadle.stats().breaks
+
+
+def test_leaves_of_sizes_that_vary():
+    """Forces of molecules of any size, that a loss is computed from: `backward` gives the positions a gradient, too."""
+    torch.manual_seed(0)
+    models = [nn.Linear(3, 4) for _ in range(2)]
+    models[1].load_state_dict(models[0].state_dict())
+
+    def step(model, positions):
+        positions = positions.detach().requires_grad_(True)
+        (forces,) = torch.autograd.grad(model(positions).tanh().sum(), positions, create_graph=True)
+        model.zero_grad()
+        forces.square().sum().backward()
+        return positions.grad * 2, [p.grad for p in model.parameters()]
+
+    compiled = treadle.compile(step)
+    for size in (4, 5, 6, 3):
+        positions = torch.randn(size, 3)
+        torch.testing.assert_close(compiled(models[1], positions), step(models[0], positions))
+    assert treadle.stats().graphs == 2 and not treadle.stats().breaks and not treadle.stats().eager_graphs

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from treadle_shapes.torch import raw_expr
 from treadle_tracer.errors import Unsupported
 from treadle_tracer.source import AttrSource
 from treadle_tracer.values.base import NONE, Constant
@@ -59,5 +60,4 @@ def _may_have_grad(tensor: torch.Tensor) -> bool:
 def _fits(owner: torch.Tensor, grad: torch.Tensor) -> bool:
     """Whether PyTorch takes `grad` as the gradient of `owner`, as far as this is asked without a guard."""
     same_kind = owner.dtype == grad.dtype and owner.device == grad.device and owner is not grad
-    sizes = (*owner.shape, *grad.shape)
-    return same_kind and all(type(size) is int for size in sizes) and owner.shape == grad.shape
+    return same_kind and [*map(raw_expr, owner.shape)] == [*map(raw_expr, grad.shape)]
