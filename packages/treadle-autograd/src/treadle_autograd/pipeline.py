@@ -88,7 +88,10 @@ def _aot_inference(
     contract = trace.contract
     is_seen = torch.is_grad_enabled() and any(isinstance(v, torch.Tensor) and v.requires_grad for v in inputs)
     if is_seen and not has_history:
-        contract = replace(contract, outputs=tuple(_unrecorded_view(output, inputs) for output in contract.outputs))
+        unrecorded = _unrecorded_views(gm, contract.outputs, inputs)
+        if unrecorded is None:
+            return _eager(gm, "an output is a view, made with gradients off, of a tensor that requires gradients")
+        contract = replace(contract, outputs=unrecorded)
     if _needs_grad_mode(trace.graph_module.graph):
         forward = _unrecorded(forward)
     elif is_seen:
@@ -98,12 +101,29 @@ def _aot_inference(
     return _annotated(run, contract, trace.graph_module, None)
 
 
-def _unrecorded_view(output: OutputDescription, inputs: Sequence[Any]) -> OutputDescription:
-    """The output as made with gradients off, if it is a view of an input that requires gradients: autograd would record it where it is
-    rebuilt."""
-    if not isinstance(output, ViewOfInput) or output.detached is not None or output.relation is not Relation.VIEW:
-        return output
-    return replace(output, relation=Relation.UNRECORDED) if inputs[output.input].requires_grad else output
+def _unrecorded_views(
+    gm: fx.GraphModule, outputs: Sequence[OutputDescription], inputs: Sequence[Any]
+) -> tuple[OutputDescription, ...] | None:
+    """The outputs, with those views of inputs that autograd would record where they are rebuilt as made with gradients off.
+
+    None if the program may have made one with gradients on: a node's `example_value` tells.
+    """
+    found = list(outputs)
+    nodes = gm.graph.output_node().args[0]
+    assert isinstance(nodes, (tuple, list))
+    for place, (output, node) in enumerate(zip(outputs, nodes, strict=True)):
+        if not isinstance(output, ViewOfInput) or not _would_be_recorded(output, inputs):
+            continue
+        value = node.meta.get("example_value") if isinstance(node, fx.Node) else None
+        if not isinstance(value, torch.Tensor) or value.grad_fn is not None:
+            return None
+        found[place] = replace(output, relation=Relation.UNRECORDED)
+    return tuple(found)
+
+
+def _would_be_recorded(output: ViewOfInput, inputs: Sequence[Any]) -> bool:
+    """Whether autograd would record the view where it is rebuilt, since the input requires gradients."""
+    return output.detached is None and output.relation is Relation.VIEW and bool(inputs[output.input].requires_grad)
 
 
 def _aot_training(

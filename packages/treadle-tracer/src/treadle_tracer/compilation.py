@@ -187,7 +187,7 @@ class Compilation:
         return Leave(skip)
 
     def _left_to_raise(self, reason: Unsupported) -> Leave | None:
-        """Leave the first call that raises to Python, with all that it calls: each of those functions would be traced, for one exception."""
+        """Leave the first call that raises to Python, with all that it calls: else each of those functions is traced for one exception."""
         if self.state.has_raised or not self.options.setup_in_eager:
             return None
         self.state.has_raised = True
