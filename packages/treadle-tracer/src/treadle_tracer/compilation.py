@@ -152,6 +152,8 @@ class Compilation:
             # Python itself raises with a better traceback, or not at all: it also runs what `is_compiling()` hides from a trace.
             self.observer.on_break(without_frames(reason))
             return self._left_to_raise(reason) or self._run_original(result)
+        if (leave := self._left_below(result)) is not None:
+            return leave
         plan, gm = self._plan(result, dynamic)
         result = plan.result
         if (skip := self._left_whole(result.reason)) is not None:
@@ -191,6 +193,23 @@ class Compilation:
         if self.state.has_raised or not self.options.setup_in_eager:
             return None
         self.state.has_raised = True
+        return Leave(Skip(SkipKind.UNSUPPORTED, f"{reason.code}: {reason.context}"))
+
+    def _left_below(self, result: TraceResult) -> Leave | None:
+        """Leave a call to Python, with all that it calls, where an operator raises behind `is_compiling()`: in Python it may not.
+
+        if not torch.compiler.is_compiling(): x.requires_grad_()
+        torch.autograd.grad(energy(x), x)
+        """
+        reason = result.reason
+        if (
+            reason is None
+            or reason.code != "torch-call-raises"
+            or not result.told_of_compiling
+            or self.options.fullgraph
+        ):
+            return None
+        self.state.raised_in_trace += 1
         return Leave(Skip(SkipKind.UNSUPPORTED, f"{reason.code}: {reason.context}"))
 
     @property

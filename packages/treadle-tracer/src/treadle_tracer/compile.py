@@ -48,6 +48,8 @@ _TENSORLESS_CALLS = 16
 _LOOP_ENTRIES = 3
 # After so many entries whose graphs were too small, a function that the user has not asked to compile is left alone for good.
 _LEFT_ENTRIES = 3
+# So many traces of a code object meet an operator that raises on a path that Python may not take. From then on Python runs it, with all below.
+_MOST_RAISED_IN_TRACE = 3
 # All entries of one code object together, over all module instances.
 _TOTAL_ENTRIES = 64
 
@@ -167,6 +169,8 @@ class FrameCompiler:
 
     def _answer(self, frame: treadle_frame.FrameInfo, code: CodeType, state: CodeState) -> Any:
         """What to do with a frame that is traced if no entry serves it."""
+        if state.raised_in_trace >= _MOST_RAISED_IN_TRACE:
+            return treadle_frame.RUN_ONCE_BELOW
         if state.on_trial:
             entry, skip = end_trial(frame, state, self._state_of)
             if skip is not None:

@@ -25,6 +25,34 @@ def test_what_only_tracing_raises_is_not_raised():
         torch.testing.assert_close(compiled(x, None), x * 4 + 1)
 
 
+def test_an_operator_that_raises_only_on_the_path_of_compilers():
+    """MACE, a model of forces, lets positions require gradients unless it is compiled."""
+
+    class Forces(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.embed = torch.nn.Linear(3, 4)
+
+        def prepare(self, positions):
+            if not torch.compiler.is_compiling():
+                positions.requires_grad_()
+            return positions
+
+        def forces(self, energy, positions):
+            return torch.autograd.grad(energy, positions)[0]
+
+        def forward(self, positions):
+            positions = self.prepare(positions)
+            return self.forces(self.embed(positions).tanh().sum(), positions)
+
+    module = Forces()
+    module.requires_grad_(False)
+    compiled = optimize(lambda x: module(x) * 2, run_graph)
+    for n in range(6):
+        x = torch.randn(n + 2, 3)
+        torch.testing.assert_close(compiled(x.clone()), module(x.clone()) * 2)
+
+
 def test_what_python_raises_is_raised_each_time():
     def refuse(x, n):
         y = x + 1

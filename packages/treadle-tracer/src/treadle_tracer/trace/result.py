@@ -51,6 +51,7 @@ class TraceResult:
     generators      all generators that the trace has made
     state_changes   (setter, arguments) calls that bring torch's global state to where the traced code has left it
     protected       a graph call was traced where the traced program may catch an exception
+    told_of_compiling  the program has asked whether it is being compiled, and may have taken another path than it takes in Python
     handled         the exception that the frame is handling; None if there is none
     raised          exceptions that the trace has raised and the frame has caught, with the instruction of the frame
     caught          exceptions that the trace has raised and a called frame has caught
@@ -70,6 +71,7 @@ class TraceResult:
     cells: dict[str, CellValue] = field(default_factory=dict)
     reason: Unsupported | None = None
     protected: bool = False
+    told_of_compiling: bool = False
     state_changes: list[tuple[Any, tuple[Any, ...]]] = field(default_factory=list)
     arguments: dict[str, Value] = field(default_factory=dict)
     generators: tuple[GeneratorValue, ...] = ()

@@ -230,6 +230,7 @@ def _run_root(tx: Tracer, root: RootFrame, reason: Unsupported | None) -> TraceR
     tx.close_state()
     result = TraceResult("return", tx.graph, tx.guards, tx.mutations, state_changes=changes, forget=tx.forget)
     result.protected = tx.was_protected
+    result.told_of_compiling = tx.was_told_of_compiling
     result.env = tx.symbols.env
     result.inlined = tuple(tx.inlined.values())
     result.generators, result.index = tuple(tx.generators), root.at

@@ -176,6 +176,7 @@ class Tracer:
         self.numpy_flags: list[array_warnings.Flag] = []
         self.caller_handles = caller_handles
         self.protected = 0
+        self.was_told_of_compiling = False
         self.was_protected = False
         self.step = 0  # of the next instruction, counted over all frames
         self.break_at: int | None = None

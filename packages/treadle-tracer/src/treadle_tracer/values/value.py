@@ -363,6 +363,7 @@ class TraceContext(LooksUp, Protocol):
     grad_mode_uses: int  # how often the program has asked for grad mode or set it
     step: int  # of the next instruction, counted over all frames
     began_in_inference_mode: bool
+    was_told_of_compiling: bool  # the program has asked whether it is being compiled
     deleted: Any  # stands for a deleted attribute, global or cell content
 
     @property

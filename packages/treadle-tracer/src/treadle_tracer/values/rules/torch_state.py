@@ -27,7 +27,19 @@ if TYPE_CHECKING:
 
 # ---- questions with one answer while compiling
 
-_TRUE = [*members("torch.compiler", "is_compiling is_dynamo_compiling")]
+_TRUE = [
+    *members("torch.compiler", "is_compiling is_dynamo_compiling"),
+    "transformers.utils.import_utils.is_torchdynamo_compiling",
+    "torch._dynamo.external_utils.is_compiling",
+    "treadle.compiler.is_compiling",
+]
+
+
+def _is_compiling(tx: TraceContext, args: Args, kwargs: Kwargs) -> Value:
+    tx.was_told_of_compiling = True
+    return TRUE
+
+
 _FALSE = [
     *members("torch.compiler", "is_exporting"),
     *members("torch.jit", "is_scripting is_tracing"),
@@ -291,7 +303,7 @@ RULES = (
     Rule(torch._C._has_torch_function, has_override_among, Effect.NONE, answers_at_trace_time=True),
     Rule(torch._C._has_torch_function_unary, has_override, Effect.NONE, answers_at_trace_time=True),
     Rule(torch._C._has_torch_function_variadic, has_override, Effect.NONE, answers_at_trace_time=True),
-    *[always(function, TRUE) for function in _TRUE],
+    *[Rule(function, _is_compiling, Effect.NONE, answers_at_trace_time=True) for function in _TRUE],
     *[always(function, FALSE) for function in _FALSE],
     always(torch._C._get_tracing_state, NONE),
     *[folds(function, Effect.READS_STATE) for function in (*_FIXED, *_IN_GLOBAL_STATE)],
@@ -304,7 +316,6 @@ RULES = (
     always(torch.clear_autocast_cache, NONE),
     *[breaks(function, "global-state") for function in _LEFT_TO_PYTHON],
     # of modules that the tracer does not import, by name
-    always("transformers.utils.import_utils.is_torchdynamo_compiling", TRUE),
     always("transformers.utils.import_utils.is_torchdynamo_exporting", FALSE),
     always("transformers.utils.import_utils.is_jit_tracing", FALSE),
     # Once torch.compile has run, `Module.__init__` notes every new module for it.
@@ -312,8 +323,6 @@ RULES = (
     always("transformers.utils.import_utils.is_fx_proxy", FALSE, until=Version("transformers", (5, 0))),
     always("torch.onnx._internal.torchscript_exporter.utils.is_in_onnx_export", FALSE, until=Version("torch", (2, 13))),
     always("torch.onnx.is_in_onnx_export", FALSE),
-    always("torch._dynamo.external_utils.is_compiling", TRUE),
-    always("treadle.compiler.is_compiling", TRUE),
     Rule("torch._dynamo.decorators.graph_break", _graph_break, Effect.BREAKS),
     always("torch._dynamo.decorators.mark_static_address", NONE),
     always("torch._dynamo.decorators.mark_dynamic", NONE),
