@@ -48,7 +48,7 @@ _TENSORLESS_CALLS = 16
 _LOOP_ENTRIES = 3
 # After so many entries whose graphs were too small, a function that the user has not asked to compile is left alone for good.
 _LEFT_ENTRIES = 3
-# So many traces of a code object meet an operator that raises on a path that Python may not take. From then on Python runs it, with all below.
+# After so many traces that meet an operator that raises on a path that Python may not take, Python runs the code, with all below.
 _MOST_RAISED_IN_TRACE = 3
 # All entries of one code object together, over all module instances.
 _TOTAL_ENTRIES = 64
