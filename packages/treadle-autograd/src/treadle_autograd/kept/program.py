@@ -42,8 +42,7 @@ class _Graphs:
                 raise InternalError("kept", "there is nothing to differentiate")
             classes = classify(joint)
             halves = split(classes, recipe.partition(classes))
-        known, found = self._program, (joint.tangents, joint.gradients, halves.primals, halves.reads)
-        if found != (known.tangents, known.gradients, known.primals, known.reads):
+        if Program.of(self._program.forward, joint, halves, self._program.facts) != self._program:
             raise InternalError("kept", "the program that was kept is another one")
         return halves
 
