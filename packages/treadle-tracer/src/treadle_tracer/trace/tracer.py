@@ -10,15 +10,13 @@ import types
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import torch
-from torch._subclasses.fake_tensor import FakeTensor
 
 from treadle_shapes import Frame as SizeFrame
 from treadle_shapes.torch import fake_calls, fake_mode, outside_transforms
-from treadle_tracer.by_identity import is_one_of
-from treadle_tracer.class_facts import is_subtype, own_dict, qualname_of
+from treadle_tracer.class_facts import own_dict
 from treadle_tracer.errors import Unsupported
 from treadle_tracer.options import TracerOptions
 from treadle_tracer.output.graph import GraphBuilder
@@ -37,6 +35,7 @@ from treadle_tracer.source import (
     is_passed,
 )
 from treadle_tracer.trace.patience import Patience, takes_long
+from treadle_tracer.trace.traceable import why_not_traceable
 from treadle_tracer.values import (
     aliases,
     array_functions,
@@ -73,11 +72,13 @@ from treadle_tracer.values.sequences import ListValue
 from treadle_tracer.values.symbols import Symbols
 from treadle_tracer.values.tail_calls import tail_call
 from treadle_tracer.values.tensor import SymbolicValue, TensorValue
-from treadle_tracer.values.value import FrameView, Value
+from treadle_tracer.values.value import Value
 from treadle_tracer.values.weak_references import WeakReference
 
 if TYPE_CHECKING:
     from torch import fx
+
+    from treadle_tracer.trace.views import Speculates, TracedFrame
 
 
 _MAX_DEPTH = 900  # `room.ROOM` has frames of the tracer for as many traced ones
@@ -105,37 +106,6 @@ def _weakly_asked(tracer: Tracer) -> Callable[[Any], bool | None]:
         return outside_decisions.truth_of_condition(tx, condition)
 
     return decide
-
-
-class TracedFrame(FrameView, Protocol):
-    """What the tracer asks of its frames: see `trace.frame`."""
-
-    began: int
-    function_code: types.CodeType
-
-    def position(self) -> tuple[str, int, str]:
-        """(file, line, function) of the instruction being evaluated."""
-        ...
-
-    def is_protected(self) -> bool:
-        """Whether the program may catch an exception at the present instruction before it leaves the frame."""
-        ...
-
-
-class Speculates(Protocol):
-    """The paths being followed that may turn out not to be taken: see `trace.speculation`."""
-
-    def decide(self, condition: Any) -> bool:
-        """The truth of a condition on the present path."""
-        ...
-
-    def known(self, condition: Any) -> bool | None:
-        """The same, None where it would need a guard."""
-        ...
-
-    def run(self, frame: Any) -> None:
-        """Evaluate the frame of a call to its return."""
-        ...
 
 
 class Tracer:
@@ -353,7 +323,7 @@ class Tracer:
     # ---- tensors
 
     def wrap_tensor(self, obj: torch.Tensor, source: Source, static: bool = False) -> Value:
-        why_not = _why_not_traceable(obj)
+        why_not = why_not_traceable(obj)
         if why_not is not None:
             raise Unsupported("tensor-kind", f"{source.text} is {why_not}")
         originals.require_plain_tensors(self, type(obj))
@@ -608,33 +578,3 @@ def _no_exception_is_handled(_: Any) -> bool:
 
 
 _DEFINITIONS = (types.FunctionType, types.BuiltinFunctionType, type, types.ModuleType)
-
-
-def _why_not_traceable(obj: torch.Tensor) -> str | None:
-    """Why a tensor object cannot be an input of a graph, or None."""
-    if isinstance(obj, FakeTensor):
-        return "a fake tensor"
-    if not is_one_of(type(obj), (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer)) and not _is_plain_subclass(
-        type(obj)
-    ):
-        return f"a {qualname_of(type(obj))}, a subclass of Tensor"
-    if obj.layout is not torch.strided:
-        return f"of layout {obj.layout}"
-    if obj.is_nested or obj.is_quantized:
-        return "nested or quantised"
-    if obj.is_conj() or obj.is_neg():
-        return "a lazily conjugated or negated view"
-    return _why_not_differentiable(obj)
-
-
-def _why_not_differentiable(obj: torch.Tensor) -> str | None:
-    """Why autograd refuses every use of a view, or None: it asks for the history anew once the base has been written to."""
-    try:
-        _ = obj.grad_fn
-    except RuntimeError as error:
-        return f"without a valid history: {error}"
-    return None
-
-
-def _is_plain_subclass(cls: type) -> bool:
-    return is_subtype(cls, torch.nn.Parameter) and cls.__torch_function__ is torch._C._disabled_torch_function_impl
