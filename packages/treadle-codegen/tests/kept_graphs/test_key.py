@@ -242,6 +242,27 @@ def test_when_nothing_is_kept(tmp_path: Path) -> None:
     assert why_not_kept(dataclasses.replace(CPP, identity=None), OPTIONS) is not None
 
 
+def test_a_kept_graph_is_found_by_its_name(tmp_path: Path) -> None:
+    options = dataclasses.replace(OPTIONS, cache_dir=tmp_path)
+    gm, x, y = graph(), torch.randn(4, 6), torch.randn(6)
+    (made,) = treadle_codegen.compile_graph(gm, [x, y], options=options)(x, y)
+    name = gm.meta["kept_as"]
+    assert name == key_of(gm, options=options)
+    asked: list[fx.GraphModule] = []
+
+    def late() -> fx.GraphModule:
+        asked.append(gm)
+        return gm
+
+    found = treadle_codegen.find_graph(name, late, options)
+    assert found is not None and not asked
+    torch.testing.assert_close(found(x, y)[0], made, rtol=0, atol=0)
+    assert found.ir_text and asked
+    assert treadle_codegen.find_graph("another", late, options) is None
+    assert treadle_codegen.identity_of_kept(options) is not None
+    assert treadle_codegen.identity_of_kept(dataclasses.replace(options, autotune=True)) is None
+
+
 def test_all_that_is_read_of_meta_is_in_the_key() -> None:
     """By the text of the package: whoever reads another key of `meta` must add it to the key of graphs."""
     patterns = (r'meta\.get\("(\w+)"', r'meta\["(\w+)"\]', r'meta\.pop\("(\w+)"', r'"(\w+)" (?:not )?in [\w.]*meta\b')
@@ -250,4 +271,4 @@ def test_all_that_is_read_of_meta_is_in_the_key() -> None:
         if path.parent.name != "kept_graphs":
             text = path.read_text(encoding="utf-8")
             found.update(name for pattern in patterns for name in re.findall(pattern, text))
-    assert found == {*META, *NOT_IN_KEY_META, "val"}
+    assert found == {*META, *NOT_IN_KEY_META, "val", "kept_as"}  # the last one is written, to the graph's own `meta`
