@@ -38,8 +38,8 @@ _SEQUENCES: Mapping[type, str] = {tuple: "tuple", list: "list", immutable_list: 
 _DICTS = (dict, immutable_dict)
 _TENSORS = (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer, FakeTensor)
 _NAMESPACES = ("aten", "prims")
-# PyTorch registers such kernels in Python itself. Any other has been registered by a program.
-_REGISTERED_BY_PYTORCH = ("Meta", "MPS", "CUDA")
+# Kernels that no such program meets, or that PyTorch registers in Python itself, some of them late: rules of `vmap`, for one.
+_HARMLESS_KERNELS = ("Meta", "MPS", "CUDA", "XPU", "FuncTorch", "Sparse", "Nested", "Quantized")
 _OWN_METADATA = frozenset({"example_value", "stack_trace", "source", "checkpoint", "message"})
 
 
@@ -77,7 +77,7 @@ def why_settings_unknown() -> str | None:
     if core._are_functorch_transforms_active():
         return "a transform is active"
     for name in torch.library._impls:
-        if name.startswith(("aten/", "quantized/")) and name.rpartition("/")[2] not in _REGISTERED_BY_PYTORCH:
+        if name.startswith("aten/") and not name.rpartition("/")[2].startswith(_HARMLESS_KERNELS):
             return f"{name} has a kernel of the program's"
     return None
 
