@@ -54,19 +54,19 @@ def _detached(node: fx.Node, fake: torch.Tensor) -> fx.Node:
 
 
 def _is_freed(fake: torch.Tensor) -> bool:
-    """Whether `fake.backward()` raises, since a part of the history at least is freed. Fake tensors lose their history as real ones do."""
+    """Whether no gradient of `fake` can be computed any more. Fake tensors lose their history as real ones do."""
     mode: Any = fake.fake_mode  # type: ignore[attr-defined]
     pending, seen = [fake.grad_fn], set[Any]()
     with mode:
         while pending:
             node = pending.pop()
-            if node is None or node in seen:
+            if node is None or node in seen or _has_lost_saved_tensors(node):
                 continue
-            if _has_lost_saved_tensors(node):
-                return True
+            if hasattr(node, "variable"):  # an AccumulateGrad
+                return False
             seen.add(node)
             pending += [following for following, _ in node.next_functions]
-    return False
+    return True
 
 
 def _has_lost_saved_tensors(node: Any) -> bool:
