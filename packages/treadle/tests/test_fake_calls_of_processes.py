@@ -40,7 +40,9 @@ print(json.dumps({"used": len(kept.used), "warned": [str(w.message) for w in war
 
 
 def run(cache):
-    shutil.rmtree(cache / "programs", ignore_errors=True)  # a program that is found is not traced: it asks fake tensors for little
+    shutil.rmtree(
+        cache / "programs", ignore_errors=True
+    )  # a program that is found is not traced: it asks fake tensors for little
     environment = {**os.environ, "TREADLE_CACHE_DIR": str(cache)}
     done = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, env=environment)
     assert done.returncode == 0, done.stderr

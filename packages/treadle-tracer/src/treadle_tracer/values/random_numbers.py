@@ -26,6 +26,7 @@ from treadle_tracer.values.arrays import ArrayValue, in_graph, tensor_of_array, 
 from treadle_tracer.values.base import NONE, Constant
 from treadle_tracer.values.constants import is_numpy_scalar
 from treadle_tracer.values.functions import FunctionValue
+from treadle_tracer.values.hidden_draws import refuse_behind_operators
 from treadle_tracer.values.numpy_numbers import NumpyNumber
 from treadle_tracer.values.objects import ObjectValue
 from treadle_tracer.values.random_states import copy_state
@@ -67,6 +68,7 @@ class Step:
     """
 
     __name__ = "random"
+    moves_generator = True
 
     def __init__(self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]):
         self.function, self.args, self.kwargs = function, args, kwargs
@@ -85,6 +87,7 @@ class Restored:
     """Run-time helper: `generator.setstate(state)`, the state being that after the steps `before`."""
 
     __name__ = "random"
+    moves_generator = True
 
     def __init__(self, before: Steps):
         self.before = before
@@ -196,6 +199,7 @@ class RandomGenerator(ObjectValue):
         if self.obj is not None:
             if not tx.symbols.defers:
                 raise Unsupported("random-number", self.describe())
+            refuse_behind_operators(tx, self.describe())
             tx.mutations.output(function, (self, *values))
             return
         before = () if isinstance(function, Restored) or function.sets_state else self.steps(tx)

@@ -32,6 +32,7 @@ from treadle_tracer.values.base import NONE, ConcreteValue, Constant, LazyValue
 from treadle_tracer.values.call_effects import is_in_place
 from treadle_tracer.values.constant_objects import MadeConstantObject
 from treadle_tracer.values.constants import is_numpy_scalar
+from treadle_tracer.values.hidden_draws import refuse_behind_draws
 from treadle_tracer.values.known_results import known_result
 from treadle_tracer.values.mappings import DictValue, DictView
 from treadle_tracer.values.numpy_numbers import NumpyNumber
@@ -152,6 +153,7 @@ def run_in_graph(
     A result without tensors (a size, a flag) is a constant and leaves no node.
     """
     tx.modes.refuse(_name(target))
+    refuse_behind_draws(tx, target)
     known = operator_record(target)
     if _name(target) == "detach_" and isinstance(args[0], TensorValue) and answer_of_object(tx, args[0], "_is_view"):
         raise Unsupported("torch-call-raises", f"detach_ of {args[0].describe()}, which is a view")
