@@ -115,10 +115,18 @@ def _unrecorded_views(
         if not isinstance(output, ViewOfInput) or not _would_be_recorded(output, inputs):
             continue
         value = node.meta.get("example_value") if isinstance(node, fx.Node) else None
-        if not isinstance(value, torch.Tensor) or value.grad_fn is not None:
+        if not isinstance(value, torch.Tensor) or _has_node(value):
             return None
         found[place] = replace(output, relation=Relation.UNRECORDED)
     return tuple(found)
+
+
+def _has_node(tensor: torch.Tensor) -> bool:
+    """Whether autograd has a node for the tensor, as far as it tells: a view without a valid history refuses."""
+    try:
+        return tensor.grad_fn is not None
+    except RuntimeError:
+        return True
 
 
 def _would_be_recorded(output: ViewOfInput, inputs: Sequence[Any]) -> bool:

@@ -162,8 +162,12 @@ def _saved(node: torch.fx.Node, is_recorded: bool) -> float:
 
 
 def _has_history(node: torch.fx.Node) -> bool:
-    """Whether autograd records the call. It does not where an optimizer writes to a parameter, which requires gradients all the same."""
-    return any(value.grad_fn is not None for value in _tensors_in(node.meta.get("example_value")))
+    """Whether autograd records the call. It does not where an optimizer writes to a parameter, which requires gradients all the same.
+
+    A view is not asked for its history: it may refuse to tell.
+    """
+    values = _tensors_in(node.meta.get("example_value"))
+    return any(value.requires_grad and (value._is_view() or not value.is_leaf) for value in values)
 
 
 def _is_part(node: torch.fx.Node) -> bool:
