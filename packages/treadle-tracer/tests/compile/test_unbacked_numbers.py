@@ -346,7 +346,7 @@ def test_guards_never_speak_of_run_time_numbers():
         a, m = torch.randn(size, 3), torch.arange(size) % 2 == 0
         torch.testing.assert_close(fast(a, m), function(a, m))
     assert len(recorder.graphs) == 1
-    assert not any("u0" in reason for reason in recorder.entries[0].payload.guards)
+    assert not any(re.search(r"\bu0\b", reason) for reason in recorder.entries[0].payload.guards)
 
 
 def test_the_graph_reads_as_the_program():
