@@ -88,8 +88,7 @@ def watch(clock: Clock, counts: list[int]) -> None:
         setattr(module, name, run)
 
     timed(joint, "trace_joint", "joint")
-    for name in ("classify", "split"):
-        timed(partition, name, "divide")
+    timed(partition, "divided", "divide")
     timed(partition.Halves, "backward", "divide")
     for name in ("compile_graph", "find_graph"):
         timed(treadle_codegen, name, "codegen")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from .__about__ import __version__
@@ -40,14 +41,16 @@ __all__ = [
 ]
 
 
+# Programs that do not train need none of it.
+_HOMES = {
+    **dict.fromkeys(("PartitionReport", "keep_cuts", "min_cut", "save_everything", "with_budget"), "partition"),
+    **dict.fromkeys(("KeepingCompiler", "keep_programs"), "kept.store"),
+}
+
+
 def __getattr__(name: str) -> Any:
-    """What programs that do not train need not is imported when it is asked for."""
-    if name in ("KeepingCompiler", "keep_programs"):
-        from .kept import store
-
-        return getattr(store, name)
-    if name not in ("PartitionReport", "keep_cuts", "min_cut", "save_everything", "with_budget"):
+    """Import what is asked for by name."""
+    home = _HOMES.get(name)
+    if home is None:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from . import partition
-
-    return getattr(partition, name)
+    return getattr(import_module(f".{home}", __name__), name)

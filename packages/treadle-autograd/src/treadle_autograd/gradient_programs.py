@@ -24,7 +24,7 @@ from .decompositions import Decompositions
 from .errors import UnsupportedGraph
 from .functional_trace import mode_of
 from .joint import Gradients, JointTrace, trace_joint
-from .partition import Partition, classify, split
+from .partition import Partition, divided
 from .traced_run import Traced
 from .training import ProgramFacts, TrainingProgram
 from .unbacked import shape_env_of
@@ -84,8 +84,7 @@ class GradientPrograms:
             return None
         if second is None:  # the gradients depend on nothing
             return None
-        classes = classify(second)
-        halves = split(classes, self.recipe.partition(classes))
+        halves = divided(second, self.recipe.partition)
         examples = [node.meta["val"] for node in halves.forward.graph.find_nodes(op="placeholder")]
         with torch.inference_mode(False), torch.no_grad(), undisturbed():
             compiled = self.recipe.compile(halves.forward, examples)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, cast
 
 from torch import fx
 
@@ -13,8 +13,8 @@ from .joint import trace_joint
 from .kept.key import program_key
 from .kept.program import kept_graphs
 from .kept.record import Program
-from .kept.store import BackwardNames, find_program, is_keeping, keep_program
-from .partition import classify, split
+from .kept.store import BackwardNames, KeepingCompiler, find_program, is_keeping, keep_program
+from .partition import divided
 from .traced_run import Traced
 from .training import ProgramFacts, TrainingProgram
 
@@ -45,7 +45,7 @@ def _key(gm: fx.GraphModule, example_inputs: Sequence[Any], forward: Any, recipe
 def _found(
     key: str, gm: fx.GraphModule, example_inputs: Sequence[Any], forward: Any, recipe: Recipe
 ) -> TrainingProgram | None:
-    """The program that is kept under the key, or None."""
+    """The program that is kept under the key, or None. Where there is a key, the compilers keep what they make."""
     kept = find_program(key, gm)
     if kept is None:
         return None
@@ -53,7 +53,7 @@ def _found(
     compiled = forward.find(kept.forward, lambda: halves.whole().forward)
     if compiled is None:
         return None
-    names: Any = BackwardNames(key, recipe.compile)  # type: ignore[arg-type]  # which has an identity
+    names = BackwardNames(key, cast(KeepingCompiler, recipe.compile))
     programs = GradientPrograms(Traced(gm), recipe)
     return TrainingProgram(joint, halves, kept.facts, compiled, recipe.compile, programs, names)
 
@@ -65,8 +65,7 @@ def _made(
     joint = trace_joint(gm, example_inputs, recipe.decompositions)
     if joint is None:
         return None
-    classes = classify(joint)
-    halves = split(classes, recipe.partition(classes))
+    halves = divided(joint, recipe.partition)
     if joint.cuts and joint.lossy is not None:
         raise UnsupportedGraph(f"an output is computed from another, and {joint.lossy}")
     compiled = forward(halves.forward, [*joint.contract.static_tensors, *example_inputs])
@@ -74,6 +73,6 @@ def _made(
     name, names = halves.forward.meta.get("kept_as"), None
     if key is not None and name is not None and not (halves.numbers or joint.custom):
         keep_program(key, Program.of(name, joint, halves, facts), gm)
-        names = BackwardNames(key, recipe.compile)  # type: ignore[arg-type]  # which has an identity
+        names = BackwardNames(key, cast(KeepingCompiler, recipe.compile))
     programs = GradientPrograms(Traced(gm), recipe)
     return TrainingProgram(joint, halves, facts, compiled, recipe.compile, programs, names)

@@ -182,7 +182,7 @@ class Compilation:
         which object it is, or which frames there are."""
         if reason is None or reason.code not in _TELL_OBJECTS or self.options.fullgraph:
             return None
-        skip = Skip(SkipKind.UNSUPPORTED, f"{reason.code}: {reason.context}")
+        skip = _skip_for(reason)
         if reason.code != "weak-reference" or self.state.left_whole >= _MOST_LEFT:
             return skip
         self.state.left_whole += 1
@@ -193,7 +193,7 @@ class Compilation:
         if self.state.has_raised or not self.options.setup_in_eager:
             return None
         self.state.has_raised = True
-        return Leave(Skip(SkipKind.UNSUPPORTED, f"{reason.code}: {reason.context}"))
+        return Leave(_skip_for(reason))
 
     def _left_below(self, result: TraceResult) -> Leave | None:
         """Leave a call to Python, with all that it calls, where an operator raises behind `is_compiling()`: in Python it may not.
@@ -210,7 +210,7 @@ class Compilation:
         ):
             return None
         self.state.raised_in_trace += 1
-        return Leave(Skip(SkipKind.UNSUPPORTED, f"{reason.code}: {reason.context}"))
+        return Leave(_skip_for(reason))
 
     @property
     def _captures(self) -> bool:
@@ -411,6 +411,10 @@ class Compilation:
         if payload.dynamic is not None:
             program = size_program(program.checks, payload.dynamic)
         return treadle_frame.Entry(self.frame.code, program, payload)
+
+
+def _skip_for(reason: Unsupported) -> Skip:
+    return Skip(SkipKind.UNSUPPORTED, f"{reason.code}: {reason.context}")
 
 
 def _cost_of_numbers(result: TraceResult) -> float:

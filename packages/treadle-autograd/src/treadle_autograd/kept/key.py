@@ -58,14 +58,14 @@ def program_key(
 
     partition, compilers: what the cut and the compiled halves depend on beside the graph; None where that is not known.
     """
-    unchanging = _unchanging()
-    if unchanging is None or partition is None or None in compilers or why_settings_unknown() is not None:
+    environment, files = fake_call_environment(), _files()
+    if None in (environment, files, partition, *compilers) or why_settings_unknown() is not None:
         return None
     try:
         program = _Describer().program(gm, example_inputs)
     except NoKey:
         return None
-    parts = (unchanging, partition, compilers, _described_functions(decompositions), _settings(), program)
+    parts = (environment, files, partition, compilers, _described_functions(decompositions), _settings(), program)
     return hashlib.sha256(repr(parts).encode()).hexdigest()
 
 
@@ -96,15 +96,12 @@ def _settings() -> tuple[Any, ...]:
 
 
 @functools.cache
-def _unchanging() -> tuple[Any, ...] | None:
-    """The state of PyTorch's files and of this package's; None where they cannot be looked at."""
-    environment = fake_call_environment()
-    if environment is None:
-        return None
+def _files() -> str | None:
+    """The state of this package's files, and of those of PyTorch that define what graphs call; None where they cannot be looked at."""
     ours, theirs = os.path.dirname(treadle_autograd.__file__), os.path.dirname(torch.__file__)
     files = [os.path.join(theirs, name) for name in ("_tensor.py", "nn/functional.py", "functional.py")]
     try:
-        return environment, states_of([*sources_in(ours), *files])
+        return repr(states_of([*sources_in(ours), *files]))
     except OSError:
         return None
 

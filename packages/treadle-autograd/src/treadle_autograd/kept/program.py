@@ -16,7 +16,7 @@ from treadle_shapes.torch import outside_transforms
 from ..custom_gradients import CustomCall
 from ..errors import InternalError
 from ..joint import JointTrace, trace_joint
-from ..partition import Halves, classify, split
+from ..partition import Halves, divided
 from .record import Program
 
 if TYPE_CHECKING:
@@ -40,8 +40,7 @@ class _Graphs:
             joint = trace_joint(self._gm, examples, recipe.decompositions)
             if joint is None:
                 raise InternalError("kept", "there is nothing to differentiate")
-            classes = classify(joint)
-            halves = split(classes, recipe.partition(classes))
+            halves = divided(joint, recipe.partition)
         if Program.of(self._program.forward, joint, halves, self._program.facts) != self._program:
             raise InternalError("kept", "the program that was kept is another one")
         return halves

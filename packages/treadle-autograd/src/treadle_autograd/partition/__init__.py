@@ -11,7 +11,7 @@ from .classify import Classes, classify
 from .mincut import Partition, min_cut, save_everything
 from .network import keep_cuts
 from .report import PartitionReport, report
-from .split import Halves, split, tangents_of
+from .split import Halves, divided, split, tangents_of
 from .stages import Stage, cut, group_gradients
 
 __all__ = [
@@ -22,6 +22,7 @@ __all__ = [
     "Stage",
     "classify",
     "cut",
+    "divided",
     "group_gradients",
     "keep_cuts",
     "min_cut",

@@ -25,8 +25,9 @@ from ..graph_nodes import copy_node
 from ..joint import JointTrace
 from ..node_sizes import is_number
 from ..random_replay import replay
-from .classify import Classes
+from .classify import Classes, classify
 from .from_statistics import compute_again
+from .mincut import Partition
 
 
 @dataclass(frozen=True)
@@ -72,6 +73,12 @@ class Halves:
         late = frozenset(self.classes.order)
         graph = graph_between(inputs, [gradients[k] for k in wanted], nodes, effects, late, replayed=self.classes)
         return HooklessGraphModule(torch.nn.Module(), graph, class_name="BackwardGraph")
+
+
+def divided(joint: JointTrace, partition: Partition) -> Halves:
+    """The halves of a joint graph, what is saved between them being the partition's choice."""
+    classes = classify(joint)
+    return split(classes, partition(classes))
 
 
 def split(classes: Classes, saved: Sequence[fx.Node]) -> Halves:

@@ -126,8 +126,8 @@ def _overhead(gm: torch.fx.GraphModule, recorded: set[torch.fx.Node]) -> float:
 
 
 def _draws_from_state(node: torch.fx.Node) -> bool:
-    """Whether the node calls one of the operators of `treadle_shapes.torch.drawing`."""
-    return node.op == "call_function" and str(node.target).startswith(("treadle.draw_", "treadle.fill_"))
+    record = operator(node.target) if node.op == "call_function" else None
+    return record is not None and record.draws_from_state
 
 
 def _observed(gm: torch.fx.GraphModule, recorded: set[torch.fx.Node]) -> int:

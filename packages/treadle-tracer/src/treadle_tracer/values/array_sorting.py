@@ -27,14 +27,15 @@ _STABLE = ("stable", "mergesort")
 _KINDS = (*_STABLE, "quicksort", "heapsort")
 
 
-def _is_stable(kind: Value | None, stable: Value | None) -> bool:
-    """Whether these options ask for a stable sort. Raises Unsupported for what NumPy refuses."""
+def _is_stable(array: ArrayValue, kind: Value | None, order: Value | None, stable: Value | None) -> bool:
+    """Whether these options ask for a stable sort. Raises Unsupported for what NumPy refuses, and for arrays that are not sorted here."""
+    if not is_absent(order):
+        raise Unsupported("numpy", "a sort by fields")
+    if array.is_scalar or array.ndim == 0 or array.dtype.kind not in "biuf":
+        raise Unsupported("numpy", f"a sort of {array.describe()}")
     named, wanted = plain(kind), plain(stable)
-    if (
-        named is not None
-        and (named not in _KINDS or wanted is not None)
-        or not (wanted is None or type(wanted) is bool)
-    ):
+    is_known = (named is None or (named in _KINDS and wanted is None)) and (wanted is None or type(wanted) is bool)
+    if not is_known:
         raise Unsupported("numpy", "a sort of this kind")
     return named in _STABLE or wanted is True
 
@@ -44,11 +45,6 @@ def _sorted_with_places(tx: TraceContext, tensor: TensorValue, dim: int) -> tupl
     values, places = found.unpack(tx)
     assert isinstance(values, TensorValue) and isinstance(places, TensorValue)
     return values, places
-
-
-def _check_sortable(array: ArrayValue) -> None:
-    if array.is_scalar or array.ndim == 0 or array.dtype.kind not in "biuf":
-        raise Unsupported("numpy", f"a sort of {array.describe()}")
 
 
 def _neighbours(tx: TraceContext, tensor: TensorValue, dim: int) -> tuple[TensorValue, TensorValue]:
@@ -88,10 +84,7 @@ def sort_in_place(
     stable: Value | None = None,
 ):
     """`owner.sort(...)`"""
-    if not is_absent(order):
-        raise Unsupported("numpy", "a sort by fields")
-    _check_sortable(owner)
-    is_stable = _is_stable(kind, stable)
+    is_stable = _is_stable(owner, kind, order, stable)
     (dim,) = axes_of(tx, plain(axis, -1), owner.ndim)
     if not is_stable:
         _note_negative_zeros(tx, owner)
@@ -110,10 +103,7 @@ def argsort(
     stable: Value | None = None,
 ):
     """`owner.argsort(...)`"""
-    if not is_absent(order):
-        raise Unsupported("numpy", "a sort by fields")
-    _check_sortable(owner)
-    is_stable = _is_stable(kind, stable)
+    is_stable = _is_stable(owner, kind, order, stable)
     if axis is not None and is_absent(axis):
         owner, axis = ArrayValue(in_graph(tx, torch.reshape, owner.tensor, (-1,))), None
     (dim,) = axes_of(tx, plain(axis, -1), owner.ndim)

@@ -61,8 +61,14 @@ def overriding(tx: TraceContext, values: Iterable[Value]) -> list[Value]:
     values = [*map(_realised, values)]
     if not any(isinstance(value, ObjectValue) for value in values):
         return []
+    found = in_order_of_asking(tx, values)
+    return found if any(isinstance(value, ObjectValue) for value in found) else []
+
+
+def in_order_of_asking(tx: TraceContext, values: Iterable[Value]) -> list[Value]:
+    """Those whose classes have a `__torch_function__`, one of each class: from left to right, subclasses first."""
     found: list[Value] = []
-    for value in values:
+    for value in map(_realised, values):
         if not isinstance(value, ObjectValue) and value.python_type() is not torch.Tensor:
             continue
         cls = value.python_type()
@@ -70,7 +76,7 @@ def overriding(tx: TraceContext, values: Iterable[Value]) -> list[Value]:
             continue
         before = next((i for i, other in enumerate(found) if issubclass(cls, other.python_type())), len(found))
         found.insert(before, value)
-    return found if any(isinstance(value, ObjectValue) for value in found) else []
+    return found
 
 
 def _realised(value: Value) -> Value:

@@ -14,8 +14,8 @@ from treadle_tracer.class_facts import is_subtype
 from treadle_tracer.errors import Unsupported
 from treadle_tracer.source import ConstSource
 from treadle_tracer.values.base import NONE, Constant, LazyValue, is_none
-from treadle_tracer.values.class_lookup import MISSING, lookup
 from treadle_tracer.values.constants import is_constant_object
+from treadle_tracer.values.function_overrides import in_order_of_asking
 from treadle_tracer.values.functions import FunctionValue
 from treadle_tracer.values.mappings import DictValue, dict_of
 from treadle_tracer.values.sequences import ListValue, TupleValue
@@ -85,13 +85,7 @@ def ask_modes(tx: TraceContext, function: Value, kinds: Value, args: Value, kwar
 def handle_by_modes(tx: TraceContext, args: list[Value], kwargs: dict[str, Value]) -> Value:
     """`torch.overrides.handle_torch_function(function, relevant, *args, **kwargs)` where modes are active."""
     function, relevant, *given = args
-    kinds: list[type] = []
-    for value in relevant.unpack(tx):
-        cls = (value.force(tx) if isinstance(value, LazyValue) else value).python_type()
-        overrides = lookup(tx, cls, "__torch_function__")
-        if overrides is MISSING or overrides is torch._C._disabled_torch_function_impl or cls in kinds:
-            continue
-        kinds.insert(next((i for i, other in enumerate(kinds) if issubclass(cls, other)), len(kinds)), cls)
+    kinds = [value.python_type() for value in in_order_of_asking(tx, relevant.unpack(tx))]
     return ask_modes(
         tx, function, TupleValue([tx.wrap_known(kind) for kind in kinds]), TupleValue(given), dict_of(kwargs)
     )

@@ -54,26 +54,33 @@ def _is_compiled_by_cython(obj: Any) -> bool:
 # ---- generators
 
 
+def _bits_of(generator: Any, cls: type, attribute: str, kind: type) -> Any:
+    """The source of a generator's bits. Raises TypeError for other generators, and other sources."""
+    source = getattr(generator, attribute) if type(generator) is cls else None
+    if type(source) is not kind:
+        raise TypeError
+    return source
+
+
+def _kept_twin(name: str, make: Callable[[], Any]) -> Any:
+    """The twin of this thread."""
+    if not hasattr(_TWINS, name):
+        setattr(_TWINS, name, make())
+    return getattr(_TWINS, name)
+
+
 def _twin_of_generator(generator: Any) -> Any:
     module = _numpy_random()
-    source: Any = generator.bit_generator if type(generator) is module.Generator else None
-    if type(source) is not module.PCG64:
-        raise TypeError
-    twin = getattr(_TWINS, "generator", None)
-    if twin is None:
-        twin = _TWINS.generator = module.default_rng(0)
+    source = _bits_of(generator, module.Generator, "bit_generator", module.PCG64)
+    twin = _kept_twin("new", _blank_generator)
     twin.bit_generator.state = source.state
     return twin
 
 
 def _twin_of_old(generator: Any) -> Any:
     module = _numpy_random()
-    source: Any = generator._bit_generator if type(generator) is module.RandomState else None
-    if type(source) is not module.MT19937:
-        raise TypeError
-    twin = getattr(_TWINS, "old", None)
-    if twin is None:
-        twin = _TWINS.old = module.RandomState(0)
+    source = _bits_of(generator, module.RandomState, "_bit_generator", module.MT19937)
+    twin = _kept_twin("old", _blank_old)
     copy_twister(twin._bit_generator, source)
     return twin
 

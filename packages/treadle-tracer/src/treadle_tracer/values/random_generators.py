@@ -17,11 +17,13 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from treadle_shapes.torch import (
     GENERATOR_STATE_BYTES,
+    ElementUse,
     checked_state,
     drawing,
     fills_first_argument,
     generator_state,
     is_transforming,
+    operator,
     restore_default_state,
     seed_default,
     seeded_state,
@@ -298,9 +300,8 @@ def _value(tx: TraceContext, function: Any, given: Any) -> Value:
         raise Unsupported("random-generator", f"{function} of a tensor that the program does not know")
     if not given.requires_grad or not torch.is_grad_enabled():
         return known
-    if fills_first_argument(function) or str(function).startswith(
-        ("aten.rand_like", "aten.randn_like", "aten.randint_like")
-    ):
+    record = operator(function)
+    if fills_first_argument(function) or (record is not None and record.element_use is ElementUse.IGNORED):
         return tx.tensor_method(known, "detach", [], {})
     raise Unsupported("random-generator", f"{function} of a tensor that requires gradients")
 

@@ -32,6 +32,7 @@ families(  # `treadle_shapes.torch.generator_states`: functions of a generator's
     "draw_uniform fill_bernoulli fill_cauchy fill_exponential fill_geometric fill_log_normal fill_normal fill_random fill_uniform",
     is_pure=True,
     cost=Cost.HEAVY,
+    draws_from_state=True,
 )
 family("seeded_state", is_pure=True, cost=Cost.HEAVY)
 family("checked_state", is_pure=True, cost=Cost.HEAVY, raises=Raises.BY_VALUE)

@@ -148,6 +148,8 @@ class Operator:
     replaces_part: bool = False
     #: items 1 and 2 of the result are mean and inverse standard deviation of each channel, of this batch if `training` is true
     gives_statistics: bool = False
+    #: draws from the state of a generator, its first argument; item 1 of the result is the state behind that
+    draws_from_state: bool = False
     #: every element of the result is 0 or 1
     is_zero_or_one: bool = False
 
