@@ -22,7 +22,7 @@ from .errors import ExportError, Unsupported
 from .observer import SilentObserver
 from .options import TracerOptions
 from .trace.driver import trace_function
-from .values.base import LazyValue
+from .values.base import settled
 from .values.mappings import DictValue
 from .values.sequences import Sequence
 from .values.shadows import retire_shadows
@@ -145,8 +145,7 @@ class _Argument:
 
 def _with_nodes(value: Value, leaves: list[Any], nodes: list[fx.Node]) -> Any:
     """The result of the function with nodes in place of tensors and symbolic numbers, which are added to `nodes`."""
-    if isinstance(value, LazyValue) and value.value is not None:
-        value = value.value
+    value = settled(value)
     given = None if value.is_constant() else getattr(value, "obj", None)
     place = next((at for at, leaf in enumerate(leaves) if given is not None and leaf is given), None)
     if place is not None:

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING
 
 from ..bytecode import read
 from ..errors import Unsupported
-from ..values.base import LazyValue
-from .replacement import Usage, settled
+from ..values.base import LazyValue, settled
+from .replacement import Usage
 
 if TYPE_CHECKING:
     from ..trace.result import TraceResult

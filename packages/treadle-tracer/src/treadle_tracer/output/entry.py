@@ -14,6 +14,7 @@ from ..backend_call import raises_before_writing
 from ..bytecode import CodeModel
 from ..decided import Decided
 from ..errors import Unsupported
+from ..values.base import settled
 from .deferred_asserts import asserts_of, raising_as_program, raising_typed
 from .deoptimise import Deoptimisation, emit_deoptimisation, may_run_again
 from .dropped import check_dropped_generators
@@ -21,7 +22,7 @@ from .emit import FrameCode
 from .escaping_leaves import check_leaves
 from .graph_writes import draws_random_numbers, why_not_deoptimise
 from .outside_devices import devices_outside, run_without_devices
-from .replacement import Effects, ReplacementBuilder, Usage, emit_graph_call, emit_state_changes, settled
+from .replacement import Effects, ReplacementBuilder, Usage, emit_graph_call, emit_state_changes
 from .resume import Break
 from .size_ranges import size_program
 from .torch_switches import restoring_switches

@@ -19,6 +19,7 @@ from ..class_facts import length_of_container, mro_of, qualname_of
 from ..decided import Decided
 from ..dynamic import SizesGuard, StrideRule, is_small_integer, stride_rules
 from ..errors import InternalError
+from ..guard_callables import GuardCallable
 from ..source import AliasSource, ApplySource, AttrSource, ConstSource, Path, Source, TupleItemSource
 from ..values.class_lookup import class_may_change, find_in_mro, instance_may_change_class, is_descriptor
 from ..weakly import is_referred_to_weakly, parts_of, reference_to
@@ -474,24 +475,17 @@ def _plain_equality_is_enough(constant: Any) -> bool:
     return not issubclass(type(constant), (complex, frozenset, slice))
 
 
-class _IdenticalConstant:
-    """Guard callable: the value is the recorded constant down to types of members, signs of zeros and nan."""
+class _IdenticalConstant(GuardCallable):
+    """The value is the recorded constant down to types of members, signs of zeros and nan."""
 
-    __slots__ = ("constant", "key")
-    compares_by_value = True
+    __slots__ = ("constant",)
 
     def __init__(self, constant: Any):
+        super().__init__(_constant_key(constant))
         self.constant = constant
-        self.key = _constant_key(constant)
 
     def __call__(self, value: Any) -> bool:
-        return value is self.constant or (type(value) is type(self.constant) and _constant_key(value) == self.key)
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _IdenticalConstant) and other.key == self.key
-
-    def __hash__(self) -> int:
-        return hash(self.key)
+        return value is self.constant or (type(value) is type(self.constant) and _constant_key(value) == self.question)
 
 
 def _constant_key(value: Any) -> Any:

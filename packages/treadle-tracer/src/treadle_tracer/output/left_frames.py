@@ -23,10 +23,9 @@ from typing import TYPE_CHECKING, Any
 from ..bytecode import OPS, ArgKind, CodeModel, Instruction, SlotKind, live_locals, stack_kinds
 from ..bytecode.splice import Continuation, restart_index, why_not_cut
 from ..errors import Unsupported
-from ..values.base import NULL, ConcreteValue
+from ..values.base import NULL, ConcreteValue, settled
 from ..values.value import Value
 from .continuations import family_of, index_in_original, resumed_call_at
-from .replacement import settled
 
 if TYPE_CHECKING:
     from ..trace.result import TraceResult

@@ -18,6 +18,7 @@ from ..by_identity import is_one_of
 from ..class_facts import is_subtype
 from ..decision_programs import number_key
 from ..source import GlobalSource, GlobalsSource, ItemSource, ListItemSource, OwnDictSource, Source
+from ..values.base import settled
 from ..values.growing import OutsideList
 from ..values.key_guards import HasKey, HasMember, SameKeys, SameSet, item_source
 from ..values.mappings import DictValue
@@ -29,7 +30,6 @@ from ..values.tensor import SymbolicValue, TensorValue
 from ..values.value import NotConstant
 from ..values.varying import VaryingKey, varies
 from .mutations import DELETED
-from .replacement import settled
 
 if TYPE_CHECKING:
     from ..trace.result import TraceResult

@@ -29,7 +29,7 @@ import treadle_frame
 
 from ..by_identity import IdentityDict
 from ..errors import InternalError, Unsupported
-from ..values.base import NULL, Constant, LazyValue
+from ..values.base import NULL, Constant, settled
 from ..values.growing import OutsideList
 from ..values.value import Value
 from .emit import check_constant
@@ -266,13 +266,6 @@ class ReplacementBuilder:
         for name in self.temporaries:
             self.cb.load_const(None)
             self.cb.store_fast(name)
-
-
-def settled(value: Value) -> Value:
-    """The value of a lazy one that has been evaluated."""
-    while isinstance(value, LazyValue) and value.value is not None:
-        value = value.value
-    return value
 
 
 def _is_known(value: Value) -> bool:

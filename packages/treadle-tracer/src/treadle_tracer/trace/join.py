@@ -10,7 +10,7 @@ from treadle_shapes.expr import And, Eq, Not, Or
 from treadle_shapes.torch import raw_expr
 from treadle_tracer.trace.elements import Elements
 from treadle_tracer.trace.speculatable import is_speculatable
-from treadle_tracer.values.base import ConcreteValue, Constant, LazyValue
+from treadle_tracer.values.base import ConcreteValue, Constant, settled
 from treadle_tracer.values.joined import JoinedTensor, SymbolicBool, symbolic_bool
 from treadle_tracer.values.sequences import TupleValue
 from treadle_tracer.values.tensor import SymbolicValue, TensorValue
@@ -120,8 +120,7 @@ class Join:
 
 def is_same(one: Value, two: Value) -> bool:
     """Whether two values of one frame stand for the same object, or for equal objects that the program cannot tell apart."""
-    one = one.value if isinstance(one, LazyValue) and one.value is not None else one
-    two = two.value if isinstance(two, LazyValue) and two.value is not None else two
+    one, two = settled(one), settled(two)
     if one is two:
         return True
     if isinstance(one, SymbolicBool) or isinstance(two, SymbolicBool):

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from treadle_tracer.errors import Unsupported
 from treadle_tracer.values.arrays import numpy_module
-from treadle_tracer.values.base import Constant, LazyValue, is_none
+from treadle_tracer.values.base import Constant, LazyValue, is_none, settled
 from treadle_tracer.values.numpy_numbers import NumpyNumber
 from treadle_tracer.values.sequences import Sequence, TupleValue
 from treadle_tracer.values.tensor import SymbolicValue
@@ -25,7 +25,7 @@ def plain(value: Value | None, default: Any = None) -> Any:
     """A constant argument as an object."""
     if value is None:
         return default
-    value = value.value if isinstance(value, LazyValue) and value.value is not None else value
+    value = settled(value)
     if not value.is_constant():
         raise Unsupported("numpy", f"{value.describe()} as an option")
     return value.constant()

@@ -60,6 +60,13 @@ class LazyValue(Value):
             super().reconstruct(cg)
 
 
+def settled(value: Value) -> Value:
+    """The value of a lazy one that has been evaluated."""
+    while isinstance(value, LazyValue) and value.value is not None:
+        value = value.value
+    return value
+
+
 class ConcreteValue(Value):
     """A value that is one known Python object: constants, classes, functions, modules. `obj` is that object."""
 

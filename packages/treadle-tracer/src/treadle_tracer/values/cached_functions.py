@@ -16,7 +16,7 @@ import torch
 from treadle_tracer.by_identity import is_one_of
 from treadle_tracer.errors import PathEnds, Unsupported
 from treadle_tracer.source import ConstSource
-from treadle_tracer.values.base import ConcreteValue, Constant, LazyValue
+from treadle_tracer.values.base import ConcreteValue, Constant, settled
 from treadle_tracer.values.cached_answers import CachedAnswer, is_answered
 from treadle_tracer.values.call_effects import only_computes
 from treadle_tracer.values.class_lookup import lookup
@@ -99,7 +99,7 @@ def _plain(tx: TraceContext, cached: Value, arg: Value) -> Any:
 
 
 def _has_symbols(arg: Value) -> bool:
-    arg = arg.value if isinstance(arg, LazyValue) and arg.value is not None else arg
+    arg = settled(arg)
     if isinstance(arg, TupleValue) and is_one_of(arg.cls, (tuple, torch.Size)):
         return any(map(_has_symbols, arg.items))
     return isinstance(arg, SymbolicValue)
@@ -152,7 +152,7 @@ class _NotShared(Exception):
 
 def _shared(value: Value) -> Value:
     """A value as every caller of the function gets it. Raises _NotShared."""
-    value = value.value if isinstance(value, LazyValue) and value.value is not None else value
+    value = settled(value)
     if value.source is not None or isinstance(value, (Constant, ConcreteValue, SymbolicValue)):
         return value
     if isinstance(value, TupleValue) and value.cls is tuple:

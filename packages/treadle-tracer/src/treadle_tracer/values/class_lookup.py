@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from treadle_tracer.by_identity import classes_after, is_one_of
 from treadle_tracer.class_facts import is_subtype, mro_of, namespace_of, qualname_of
+from treadle_tracer.guard_callables import GuardCallable
 from treadle_tracer.source import ConstSource, HiddenDictSource, InstanceDictSource
 from treadle_tracer.weakly import class_may_change
 
@@ -149,23 +150,13 @@ def _find_written(tx: LooksUp, cls: type, name: str, after: type | None) -> tupl
     return None
 
 
-class Lacks:
-    """Guard callable: a class has no attribute of this name of its own, whatever its bases have."""
+class Lacks(GuardCallable):
+    """A class has no attribute of this name of its own, whatever its bases have."""
 
-    __slots__ = ("name",)
-    compares_by_value = True
-
-    def __init__(self, name: str):
-        self.name = name
+    __slots__ = ()
 
     def __call__(self, cls: type) -> bool:
-        return self.name not in namespace_of(cls)
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Lacks) and other.name == self.name
-
-    def __hash__(self) -> int:
-        return hash(self.name)
+        return self.question not in namespace_of(cls)
 
 
 def has_special(tx: LooksUp, cls: type, *names: str) -> bool:

@@ -18,7 +18,7 @@ import torch
 
 from treadle_tracer.errors import Unsupported
 from treadle_tracer.source import ConstSource
-from treadle_tracer.values.base import Constant, LazyValue, boolean
+from treadle_tracer.values.base import Constant, boolean, settled
 from treadle_tracer.values.class_lookup import MISSING, lookup
 from treadle_tracer.values.functions import FunctionValue
 from treadle_tracer.values.graph_functions import goes_into_graph
@@ -58,7 +58,7 @@ def overriding(tx: TraceContext, values: Iterable[Value]) -> list[Value]:
     """
     if tx.overrides_off:
         return []
-    values = [*map(_realised, values)]
+    values = [*map(settled, values)]
     if not any(isinstance(value, ObjectValue) for value in values):
         return []
     found = in_order_of_asking(tx, values)
@@ -68,7 +68,7 @@ def overriding(tx: TraceContext, values: Iterable[Value]) -> list[Value]:
 def in_order_of_asking(tx: TraceContext, values: Iterable[Value]) -> list[Value]:
     """Those whose classes have a `__torch_function__`, one of each class: from left to right, subclasses first."""
     found: list[Value] = []
-    for value in map(_realised, values):
+    for value in map(settled, values):
         if not isinstance(value, ObjectValue) and value.python_type() is not torch.Tensor:
             continue
         cls = value.python_type()
@@ -79,13 +79,9 @@ def in_order_of_asking(tx: TraceContext, values: Iterable[Value]) -> list[Value]
     return found
 
 
-def _realised(value: Value) -> Value:
-    return value.value if isinstance(value, LazyValue) and value.value is not None else value
-
-
 def with_items(args: Iterable[Value]) -> Iterable[Value]:
     """What a function in C looks at: its arguments, and the items of those that are sequences."""
-    for arg in map(_realised, args):
+    for arg in map(settled, args):
         if isinstance(arg, Sequence):
             yield from arg.items
         else:

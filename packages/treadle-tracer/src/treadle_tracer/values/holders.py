@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from treadle_tracer.values.base import LazyValue
+from treadle_tracer.values.base import settled
 from treadle_tracer.values.mappings import DictValue
 from treadle_tracer.values.objects import ObjectValue
 from treadle_tracer.values.sequences import Sequence
@@ -23,9 +23,7 @@ def is_held(tx: TraceContext, target: Value) -> bool:
     pending = [value for frame in tx.frames for value in frame.named_locals().values()]
     seen: set[int] = set()
     while pending and len(seen) < _MOST:
-        value = pending.pop()
-        if isinstance(value, LazyValue) and value.value is not None:
-            value = value.value
+        value = settled(pending.pop())
         if value is target:
             return True
         if id(value) not in seen:

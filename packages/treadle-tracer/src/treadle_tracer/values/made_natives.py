@@ -13,6 +13,7 @@ from __future__ import annotations
 import array
 import contextlib
 import copy
+import functools
 import hashlib
 import io
 from collections.abc import Callable, Iterator
@@ -23,7 +24,8 @@ from treadle_tracer.by_identity import IdentityDict
 from treadle_tracer.errors import Unsupported
 from treadle_tracer.values.base import Constant
 from treadle_tracer.values.iteration import ITEM_ITERATOR, HostIterator
-from treadle_tracer.values.value import NotConstant, Value
+from treadle_tracer.values.plain_arguments import plain_arguments
+from treadle_tracer.values.value import Value
 
 if TYPE_CHECKING:
     from treadle_tracer.values.value import TraceContext
@@ -150,7 +152,7 @@ class NativeObject(Value):
         changes = name in kind.changes
         if not changes and name not in kind.reads:
             return super().builtin_method(tx, name, args, kwargs)
-        call = (getattr(self.python_type(), name), *_plain_arguments(tx, args, kwargs))
+        call = (getattr(self.python_type(), name), *plain_arguments(args, kwargs, functools.partial(_plain, tx)))
         history = self.history(tx.mutations)
         real = self.real(tx)
         if changes:
@@ -173,15 +175,6 @@ class NativeObject(Value):
 
     def reconstruct(self, cg: Any) -> None:
         cg.call_const(_Replayed(self.make, self.history(cg.mutations)))
-
-
-def _plain_arguments(
-    tx: TraceContext, args: list[Value], kwargs: dict[str, Value]
-) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    try:
-        return tuple(_plain(tx, arg) for arg in args), {name: _plain(tx, arg) for name, arg in kwargs.items()}
-    except NotConstant as error:
-        raise Unsupported("not-constant", error.value.describe()) from None
 
 
 def _plain(tx: TraceContext, value: Value) -> Any:
@@ -243,7 +236,7 @@ def new_native(maker: Any) -> Callable[[TraceContext, list[Value], dict[str, Val
     """What the program makes by calling `maker`."""
 
     def make(tx: TraceContext, args: list[Value], kwargs: dict[str, Value]) -> Value:
-        plain, named = _plain_arguments(tx, args, kwargs)
+        plain, named = plain_arguments(args, kwargs, functools.partial(_plain, tx))
         try:
             return NativeObject(_Made(maker, plain, named))
         except Exception as error:

@@ -8,15 +8,18 @@ from __future__ import annotations
 
 import datetime
 import decimal
+import functools
 import operator
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from treadle_tracer.by_identity import IdentityDict
 from treadle_tracer.errors import Unsupported
+from treadle_tracer.guard_callables import GuardCallable
 from treadle_tracer.source import ConstSource
+from treadle_tracer.values.plain_arguments import plain_arguments
 from treadle_tracer.values.value import NotConstant, Value
 
 if TYPE_CHECKING:
@@ -164,17 +167,13 @@ def made_native(cls: Any) -> Callable[[TraceContext, list[Value], dict[str, Valu
     """What a call of such a class makes."""
 
     def make(tx: TraceContext, args: list[Value], kwargs: dict[str, Value]) -> Value:
-        try:
-            plain = [_plain(tx, arg) for arg in args]
-            named = {name: _plain(tx, arg) for name, arg in kwargs.items()}
-        except NotConstant as error:
-            raise Unsupported("not-constant", error.value.describe()) from None
+        plain, named = plain_arguments(args, kwargs, functools.partial(_plain, tx))
         return tx.from_constant(_result(tx, cls, plain, named))
 
     return make
 
 
-def _result(tx: TraceContext, function: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+def _result(tx: TraceContext, function: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
     """A result that follows from the arguments. Of decimals, where the thread's context has no part in it."""
     before = decimal.getcontext()
     context = before.copy()
@@ -191,28 +190,21 @@ def _result(tx: TraceContext, function: Any, args: list[Any], kwargs: dict[str, 
         tx.raise_real(error)
     if type(result) is decimal.Decimal:
         tx.guards.add(
-            ConstSource(decimal), "call", _SameContext(before), "the context of decimals has the same precision"
+            ConstSource(decimal),
+            "call",
+            _SameContext(_limits(before)),
+            "the context of decimals has the same precision",
         )
     return result
 
 
-class _SameContext:
-    """Guard callable: the thread's context of decimals has the recorded precision and limits."""
+class _SameContext(GuardCallable):
+    """The thread's context of decimals has the recorded precision and limits."""
 
-    __slots__ = ("limits",)
-    compares_by_value = True
-
-    def __init__(self, context: decimal.Context):
-        self.limits = _limits(context)
+    __slots__ = ()
 
     def __call__(self, module: Any) -> bool:
-        return _limits(decimal.getcontext()) == self.limits
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _SameContext) and other.limits == self.limits
-
-    def __hash__(self) -> int:
-        return hash(self.limits)
+        return _limits(decimal.getcontext()) == self.question
 
 
 def _limits(context: decimal.Context) -> tuple[int, ...]:

@@ -18,10 +18,11 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from treadle_tracer.errors import Unsupported
+from treadle_tracer.guard_callables import GuardCallable
 from treadle_tracer.source import ConstSource
 from treadle_tracer.values.base import ConcreteValue, LazyValue
 from treadle_tracer.values.functions import BoundMethod
-from treadle_tracer.values.random_numbers import Family, RandomGenerator, draw, plain_arguments, seed
+from treadle_tracer.values.random_numbers import Family, RandomGenerator, draw, known_arguments, seed
 from treadle_tracer.values.random_states import copy_twister
 from treadle_tracer.values.value import Value
 
@@ -131,19 +132,13 @@ def wrap_numpy_generator(tx: TraceContext, obj: Any, source: Source) -> Value:
     return NumpyGenerator(type(obj), obj, source, OLD if is_old else NEW)
 
 
-class _HasTwister:
-    """Guard callable: a `RandomState` has the bit generator that seeds are for."""
+class _HasTwister(GuardCallable):
+    """A `RandomState` has the bit generator that seeds are for."""
 
-    compares_by_value = True
+    __slots__ = ()
 
     def __call__(self, generator: Any) -> bool:
         return type(generator._bit_generator) is _numpy_random().MT19937
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _HasTwister)
-
-    def __hash__(self) -> int:
-        return hash(_HasTwister)
 
 
 # ---- functions
@@ -199,7 +194,7 @@ def new_numpy_generator(cls: Any, make: Any) -> Callable[[TraceContext, list[Val
     """`numpy.random.default_rng(seed)`, `numpy.random.RandomState(seed)`"""
 
     def apply(tx: TraceContext, args: list[Value], kwargs: dict[str, Value]) -> Value:
-        plain, named = plain_arguments(tx, make, args, kwargs)
+        plain, named = known_arguments(make, args, kwargs)
         given = [*plain, *named.values()]
         if len(given) != 1 or type(given[0]) is not int:
             raise Unsupported("random-number", "a seed from the system")

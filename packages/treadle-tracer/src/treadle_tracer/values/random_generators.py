@@ -30,6 +30,7 @@ from treadle_shapes.torch import (
     why_not_draw,
 )
 from treadle_tracer.errors import Unsupported
+from treadle_tracer.guard_callables import GuardCallable
 from treadle_tracer.source import AliasSource, ConstSource
 from treadle_tracer.values.aliases import guard_distinct
 from treadle_tracer.values.base import NONE, Constant, LazyValue, Method
@@ -147,42 +148,22 @@ _METHODS: dict[str, Callable[..., Value]] = {
 }
 
 
-class _HasSeed:
-    """Guard callable: the generator was seeded with this number."""
+class _HasSeed(GuardCallable):
+    """The generator was seeded with this number."""
 
-    __slots__ = ("seed",)
-    compares_by_value = True
-
-    def __init__(self, seed: int):
-        self.seed = seed
+    __slots__ = ()
 
     def __call__(self, generator: Any) -> bool:
-        return bool(generator.initial_seed() == self.seed)
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _HasSeed) and self.seed == other.seed
-
-    def __hash__(self) -> int:
-        return hash(self.seed)
+        return bool(generator.initial_seed() == self.question)
 
 
-class _IsOwn:
-    """Guard callable: a generator on this device that is none of PyTorch's default ones."""
+class _IsOwn(GuardCallable):
+    """A generator on this device that is none of PyTorch's default ones."""
 
-    __slots__ = ("device",)
-    compares_by_value = True
-
-    def __init__(self, device: torch.device):
-        self.device = device
+    __slots__ = ()
 
     def __call__(self, generator: Any) -> bool:
-        return type(generator) is torch.Generator and generator.device == self.device and not _is_default(generator)
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _IsOwn) and self.device == other.device
-
-    def __hash__(self) -> int:
-        return hash(self.device)
+        return type(generator) is torch.Generator and generator.device == self.question and not _is_default(generator)
 
 
 def _is_default(generator: torch.Generator) -> bool:

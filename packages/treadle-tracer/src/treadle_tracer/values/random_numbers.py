@@ -29,9 +29,10 @@ from treadle_tracer.values.functions import FunctionValue
 from treadle_tracer.values.hidden_draws import refuse_behind_operators
 from treadle_tracer.values.numpy_numbers import NumpyNumber
 from treadle_tracer.values.objects import ObjectValue
+from treadle_tracer.values.plain_arguments import Plain, plain_arguments
 from treadle_tracer.values.random_states import copy_state
 from treadle_tracer.values.tensor import SymbolicValue
-from treadle_tracer.values.value import NotConstant, Value
+from treadle_tracer.values.value import Value
 
 if TYPE_CHECKING:
     from treadle_tracer.source import Source
@@ -290,7 +291,7 @@ def draw(
     kwargs: dict[str, Value],
 ) -> Value:
     """`function(generator, ...)`, which gives a number that follows from the state and the arguments."""
-    step = _step(tx, function, args, kwargs)
+    step = Step(function, *known_arguments(function, args, kwargs))
     steps = generator.steps(tx)
     if generator.is_known(steps):
         return tx.from_constant(_taken(tx, generator, steps, step))
@@ -352,21 +353,12 @@ def _wrapped(tx: TraceContext, result: Any, foreseen: _Foreseen, source: Source,
     raise Unsupported("random-number", f"a {type(result).__name__} of {source.text}")
 
 
-def _step(tx: TraceContext, function: Callable[..., Any], args: list[Value], kwargs: dict[str, Value]) -> Step:
-    return Step(function, *plain_arguments(tx, function, args, kwargs))
-
-
-def plain_arguments(
-    tx: TraceContext, function: Any, args: list[Value], kwargs: dict[str, Value]
-) -> tuple[tuple[Any, ...], dict[str, Any]]:
+def known_arguments(function: Any, args: list[Value], kwargs: dict[str, Value]) -> Plain:
     """The arguments of a function that draws or seeds, as objects.
 
     Raises Unsupported where they are not known, or change from call to call: there would be a graph for each of them.
     """
-    try:
-        return tuple(arg.constant() for arg in args), {name: arg.constant() for name, arg in kwargs.items()}
-    except NotConstant as error:
-        raise Unsupported("random-number", f"{function.__name__} of {error.value.describe()}") from None
+    return plain_arguments(args, kwargs, code="random-number", call=function.__name__)
 
 
 def _taken(tx: TraceContext, generator: RandomGenerator, steps: Steps, step: Step) -> Any:
@@ -391,7 +383,8 @@ def _taken(tx: TraceContext, generator: RandomGenerator, steps: Steps, step: Ste
 
 def seed(tx: TraceContext, generator: RandomGenerator, args: list[Value], kwargs: dict[str, Value]) -> Value:
     """`generator.seed(a)`, a being a constant"""
-    step = _step(tx, generator.cls.seed, args, kwargs)  # type: ignore[attr-defined]
+    function: Any = generator.cls.seed  # type: ignore[attr-defined]
+    step = Step(function, *known_arguments(function, args, kwargs))
     given = [*step.args, *step.kwargs.values()]
     if not given or type(given[0]) not in (int, float, str, bytes):
         raise Unsupported("random-number", "a seed from the system")

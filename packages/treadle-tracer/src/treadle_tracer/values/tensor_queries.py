@@ -8,28 +8,23 @@ import torch
 
 from treadle_shapes.torch import operator
 from treadle_tracer.errors import Unsupported
+from treadle_tracer.guard_callables import GuardCallable
 
 if TYPE_CHECKING:
     from treadle_tracer.values.value import TraceContext, Value
 
 
-class _AnswerIs:
-    """Guard callable: the tensor's method gives the recorded answer."""
+class _AnswerIs(GuardCallable):
+    """The tensor's method gives the recorded answer."""
 
-    __slots__ = ("answer", "name")
-    compares_by_value = True
+    __slots__ = ("answer",)
 
     def __init__(self, name: str, answer: Any):
-        self.name, self.answer = name, answer
+        super().__init__(name)
+        self.answer = answer
 
     def __call__(self, value: Any) -> bool:
-        return getattr(torch.Tensor, self.name)(value) == self.answer
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _AnswerIs) and self.name == other.name
-
-    def __hash__(self) -> int:
-        return hash(self.name)
+        return getattr(torch.Tensor, self.question)(value) == self.answer
 
 
 def answer_of_object(tx: TraceContext, owner: Any, name: str) -> Any:

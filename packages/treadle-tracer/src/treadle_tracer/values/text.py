@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from treadle_tracer.errors import Unsupported
 from treadle_tracer.values import tensor_numbers
-from treadle_tracer.values.base import Constant, LazyValue
+from treadle_tracer.values.base import Constant, LazyValue, settled
 from treadle_tracer.values.class_lookup import lookup
 from treadle_tracer.values.constant_objects import ConstantObject, has_python_method
 from treadle_tracer.values.deferred_text import DeferredText, is_open_text, joined_text, text_of
@@ -21,7 +21,7 @@ from treadle_tracer.values.native_values import call_native
 from treadle_tracer.values.numpy_numbers import NumpyNumber
 from treadle_tracer.values.objects import ObjectValue
 from treadle_tracer.values.originals import replaced_method
-from treadle_tracer.values.sequences import Sequence as ItemsValue
+from treadle_tracer.values.plain_containers import DEEPEST, members_of
 from treadle_tracer.values.sequences import TupleValue
 from treadle_tracer.values.tensor import SymbolicValue, TensorValue
 from treadle_tracer.values.value import Value, call_special
@@ -71,35 +71,23 @@ def _text(tx: TraceContext, value: Value, name: str, function: Callable[[Any], s
         return text_of(tx, function, value)
 
 
-_DEEPEST = 50
 _BRACKETS: dict[type, tuple[str, str]] = {list: ("[", "]"), tuple: ("(", ")"), dict: ("{", "}")}
-
-
-def _settled(value: Value) -> Value:
-    return value.value if isinstance(value, LazyValue) and value.value is not None else value
-
-
-def _members(value: Value) -> list[Value] | None:
-    """Keys and items of a plain container, None for other values."""
-    if isinstance(value, DictValue) and value.cls is dict:
-        return [part for entry in value.entries.values() for part in entry]
-    return list(value.items) if isinstance(value, ItemsValue) and value.cls in (list, tuple) else None
 
 
 def _holds_objects(value: Value, depth: int) -> bool:
     """Whether the text of a container is put together from those of instances in it."""
-    members = _members(value)
+    members = members_of(value)
     if members is None:
         return isinstance(value, ObjectValue) and depth > 0
-    if depth > _DEEPEST:
+    if depth > DEEPEST:
         raise Unsupported("format", f"{value.describe()}, which may contain itself")
-    return any(_holds_objects(_settled(member), depth + 1) for member in members)
+    return any(_holds_objects(settled(member), depth + 1) for member in members)
 
 
 def _container_text(tx: TraceContext, value: Value) -> Value:
     """`repr` of a list, tuple or dict: Python asks its members."""
     members = [
-        to_repr(tx, member.force(tx) if isinstance(member, LazyValue) else member) for member in _members(value) or ()
+        to_repr(tx, member.force(tx) if isinstance(member, LazyValue) else member) for member in members_of(value) or ()
     ]
     left, right = _BRACKETS[value.python_type()]
     signs = (": ", ", ") if isinstance(value, DictValue) else (", ", ", ")

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from treadle_tracer.class_facts import has_instance_dict
 from treadle_tracer.errors import Unsupported
+from treadle_tracer.guard_callables import GuardCallable
 from treadle_tracer.source import ConstSource
 from treadle_tracer.values.base import LazyValue, boolean
 from treadle_tracer.values.class_lookup import MISSING, lookup
@@ -113,30 +114,20 @@ def _is_dataclass(tx: TraceContext, args: Args, kwargs: Kwargs) -> Value:
 # ---- dir
 
 
-class _SameNames:
-    """Guard callable: `dir(cls)` of a class is as before."""
+class _SameNames(GuardCallable):
+    """`dir(cls)` of a class is as before."""
 
-    __slots__ = ("names",)
-    compares_by_value = True
-
-    def __init__(self, names: list[str]):
-        self.names = names
+    __slots__ = ()
 
     def __call__(self, cls: Any) -> bool:
-        return sorted(type.__dir__(cls)) == self.names
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _SameNames) and other.names == self.names
-
-    def __hash__(self) -> int:
-        return hash(tuple(self.names))
+        return tuple(sorted(type.__dir__(cls))) == self.question
 
 
 def _names_of_class(tx: TraceContext, cls: Any) -> list[str]:
     if tx.class_writes or lookup(tx, type(cls), "__dir__") is not type.__dir__:
         raise Unsupported("call", f"dir() of {cls!r}")
     names = sorted(type.__dir__(cls))
-    tx.guards.add(ConstSource(cls), "call", _SameNames(names), f"dir({cls.__qualname__}) is the same")
+    tx.guards.add(ConstSource(cls), "call", _SameNames(tuple(names)), f"dir({cls.__qualname__}) is the same")
     return names
 
 

@@ -9,14 +9,15 @@ from typing import TYPE_CHECKING, Any
 
 from treadle_tracer.by_identity import is_one_of
 from treadle_tracer.errors import Unsupported
-from treadle_tracer.values.base import Constant, LazyValue, is_none
+from treadle_tracer.values.base import Constant, is_none, settled
 from treadle_tracer.values.deferred_text import text_of
 from treadle_tracer.values.made_natives import MAKERS, new_native
 from treadle_tracer.values.mappings import DictValue
+from treadle_tracer.values.plain_arguments import plain_arguments
+from treadle_tracer.values.plain_containers import DEEPEST, members_of
 from treadle_tracer.values.rules.rule import Apply, Args, Effect, Kwargs, Rule
-from treadle_tracer.values.sequences import Sequence
 from treadle_tracer.values.tensor import SymbolicValue
-from treadle_tracer.values.value import NotConstant, Value
+from treadle_tracer.values.value import Value
 
 if TYPE_CHECKING:
     from treadle_tracer.values.value import TraceContext
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
 
 _OPTIONS = frozenset("skipkeys ensure_ascii check_circular allow_nan indent separators sort_keys".split())
 _ATOMS = (str, int, float, bool, type(None))
-_DEEPEST = 50
 
 
 def _dumps(tx: TraceContext, args: Args, kwargs: Kwargs) -> Value:
@@ -33,10 +33,7 @@ def _dumps(tx: TraceContext, args: Args, kwargs: Kwargs) -> Value:
     unknown = [name for name, value in kwargs.items() if name not in _OPTIONS and not is_none(value)]
     if len(args) != 1 or unknown:
         raise Unsupported("call", "json.dumps with these options")
-    try:
-        options = {name: value.constant() for name, value in kwargs.items()}
-    except NotConstant as error:
-        raise Unsupported("not-constant", error.value.describe()) from None
+    _, options = plain_arguments((), kwargs)
     if _has_numbers(args[0], 0):
         if options.get("allow_nan", True) is not True:
             raise Unsupported("raises", "json.dumps of numbers that may be none")
@@ -47,28 +44,22 @@ def _dumps(tx: TraceContext, args: Args, kwargs: Kwargs) -> Value:
         raise Unsupported("raises", f"json.dumps: {error}") from None
 
 
-def _settled(value: Value) -> Value:
-    return value.value if isinstance(value, LazyValue) and value.value is not None else value
-
-
 def _parts(value: Value, depth: int) -> list[Value] | None:
     """Keys and items of plain containers, None for what is no such container."""
-    if depth > _DEEPEST:
+    if depth > DEEPEST:
         raise Unsupported("call", "json.dumps of data that is nested deeply")
-    if isinstance(value, DictValue) and is_one_of(value.cls, (dict,)):
-        return [part for entry in value.entries.values() for part in entry]
-    return value.items if isinstance(value, Sequence) and is_one_of(value.cls, (list, tuple)) else None
+    return members_of(value)
 
 
 def _has_numbers(value: Value, depth: int) -> bool:
     """Whether a number in the data is known only when the graph has run."""
-    value = _settled(value)
+    value = settled(value)
     parts = _parts(value, depth)
     return isinstance(value, SymbolicValue) if parts is None else any(_has_numbers(part, depth + 1) for part in parts)
 
 
 def _plain(value: Value, depth: int) -> Any:
-    value = _settled(value)
+    value = settled(value)
     parts = _parts(value, depth)
     if parts is None:
         if not value.is_constant() or not is_one_of(type(value.constant()), _ATOMS):

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from treadle_tracer.class_facts import mro_of
 from treadle_tracer.errors import Unsupported
+from treadle_tracer.guard_callables import GuardCallable
 from treadle_tracer.source import ConstSource
 from treadle_tracer.values.base import NONE, Constant, is_none
 from treadle_tracer.values.class_lookup import find_in_mro
@@ -229,22 +230,17 @@ def _changes_streams(tx: TraceContext) -> bool:
     return any(source in scopes for source, _, _ in tx.mutations.global_stores())
 
 
-class _IsEnabled:
-    """Guard callable: the logger's answer for a level."""
+class _IsEnabled(GuardCallable):
+    """The logger's answer for a level."""
 
-    compares_by_value = True
+    __slots__ = ("answer",)
 
     def __init__(self, level: int, answer: bool):
-        self.level, self.answer = level, answer
+        super().__init__(level)
+        self.answer = answer
 
     def __call__(self, logger: Any) -> bool:
-        return logger.isEnabledFor(self.level) is self.answer
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _IsEnabled) and other.level == self.level
-
-    def __hash__(self) -> int:
-        return hash(self.level)
+        return logger.isEnabledFor(self.question) is self.answer
 
 
 class _Record:

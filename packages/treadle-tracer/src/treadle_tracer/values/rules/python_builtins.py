@@ -21,6 +21,7 @@ from treadle_tracer.by_identity import IdentityDict, is_one_of
 from treadle_tracer.bytecode.opcodes import MINOR
 from treadle_tracer.class_facts import is_subtype
 from treadle_tracer.errors import PathEnds, Unsupported
+from treadle_tracer.guard_callables import GuardCallable
 from treadle_tracer.source import ConstSource
 from treadle_tracer.values import int64
 from treadle_tracer.values.base import NONE, ConcreteValue, Constant, LazyValue, boolean, is_none
@@ -140,24 +141,19 @@ def class_is_below(tx: TraceContext, own: type, cls: Any, method: str, value: Va
     return answer
 
 
-class _Answer:
-    """Guard callable: `function(value, cls)` gives the recorded answer."""
+class _Answer(GuardCallable):
+    """`function(value, cls)` gives the recorded answer."""
 
-    __slots__ = ("answer", "cls", "function")
-    compares_by_value = True
+    __slots__ = ("answer",)
 
     def __init__(self, function: Any, cls: Any, answer: bool):
-        self.function, self.cls, self.answer = function, reference_to(cls), answer
+        super().__init__((function, reference_to(cls)))
+        self.answer = answer
 
     def __call__(self, value: Any) -> bool:
-        cls = referent(self.cls)
-        return cls is not None and self.function(value, cls) is self.answer
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Answer) and (self.function, self.cls) == (other.function, other.cls)
-
-    def __hash__(self) -> int:
-        return hash((self.function, self.cls))
+        function, reference = self.question
+        cls = referent(reference)
+        return cls is not None and function(value, cls) is self.answer
 
 
 def _attribute_name(tx: TraceContext, args: Args) -> str:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 
 from treadle_tracer.errors import Unsupported
+from treadle_tracer.guard_callables import GuardCallable
 from treadle_tracer.room import recursion_limit
 from treadle_tracer.source import ConstSource
 from treadle_tracer.values import random_generators
@@ -94,23 +95,18 @@ _SWITCHES = [
 """What may differ between two calls: switches, devices, installed packages. The answer is guarded by asking again."""
 
 
-class _SwitchIs:
-    """Guard callable: the switch has the recorded value."""
+class _SwitchIs(GuardCallable):
+    """The switch has the recorded value."""
 
-    __slots__ = ("answer", "arguments", "read")
-    compares_by_value = True
+    __slots__ = ("answer",)
 
     def __init__(self, read: Callable[..., Any], arguments: tuple[Any, ...], answer: Any):
-        self.read, self.arguments, self.answer = read, arguments, answer
+        super().__init__((read, arguments))
+        self.answer = answer
 
     def __call__(self, value: Any) -> bool:
-        return self.read(*self.arguments) == self.answer
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _SwitchIs) and (self.read, self.arguments) == (other.read, other.arguments)
-
-    def __hash__(self) -> int:
-        return hash((self.read, self.arguments))
+        read, arguments = self.question
+        return read(*arguments) == self.answer
 
 
 _OTHER_NAMES = {
