@@ -15,36 +15,32 @@ import functools
 import hashlib
 import os
 import types
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from operator import attrgetter
 from typing import Any
 
 import torch
 from torch import fx
 from torch._subclasses.fake_tensor import FakeTensor
-from torch.fx.immutable_collections import immutable_dict, immutable_list
 
 import treadle_autograd
-from treadle_shapes.torch import fake_call_environment, fake_call_settings, sources_in, states_of
+from treadle_shapes.torch import (
+    NotDescribed,
+    described,
+    fake_call_environment,
+    fake_call_settings,
+    sources_in,
+    states_of,
+)
 
 from ..ambient import Ambient
 from ..decompositions import Decompositions
 
-_PLAIN = (
-    *(type(None), bool, int, float, complex, str, type(...)),
-    *(torch.dtype, torch.device, torch.layout, torch.memory_format),
-)
-_SEQUENCES: Mapping[type, str] = {tuple: "tuple", list: "list", immutable_list: "list", torch.Size: "tuple"}
-_DICTS = (dict, immutable_dict)
 _TENSORS = (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer, FakeTensor)
 _NAMESPACES = ("aten", "prims")
 # Kernels that no such program meets, or that PyTorch registers in Python itself, some of them late: rules of `vmap`, for one.
 _HARMLESS_KERNELS = ("Meta", "MPS", "CUDA", "XPU", "FuncTorch", "Sparse", "Nested", "Quantized")
 _OWN_METADATA = frozenset({"example_value", "stack_trace", "source", "checkpoint", "message"})
-
-
-class NoKey(Exception):
-    """What of a program has no complete description."""
 
 
 def program_key(
@@ -63,7 +59,7 @@ def program_key(
         return None
     try:
         program = _Describer().program(gm, example_inputs)
-    except NoKey:
+    except NotDescribed:
         return None
     parts = (environment, files, partition, compilers, _described_functions(decompositions), _settings(), program)
     return hashlib.sha256(repr(parts).encode()).hexdigest()
@@ -111,7 +107,7 @@ def _described_functions(decompositions: Decompositions) -> list[tuple[str, str,
 
 
 class _Describer:
-    """Writes a program as tuples. Raises NoKey."""
+    """Writes a program as tuples. Raises NotDescribed."""
 
     def __init__(self) -> None:
         self._objects: dict[int, int] = {}
@@ -127,14 +123,14 @@ class _Describer:
         if not isinstance(value, torch.Tensor):
             return self._value(value)
         if "example_value" not in node.meta:
-            raise NoKey("its graph is made without the input")
+            raise NotDescribed("its graph is made without the input")
         if _has_history(value):
-            raise NoKey("an input has a history")
+            raise NotDescribed("an input has a history")
         return self._tensor(value)
 
     def _node(self, node: fx.Node, gm: fx.GraphModule) -> Any:
         if not _OWN_METADATA.issuperset(node.meta):
-            raise NoKey("metadata")
+            raise NotDescribed("metadata")
         if node.op == "call_function":
             own: Any = _described_target(node.target)
         elif node.op == "call_method":
@@ -144,9 +140,9 @@ class _Describer:
         elif node.op in ("placeholder", "output"):
             own = node.target
         else:
-            raise NoKey(node.op)
+            raise NotDescribed(node.op)
         kwargs = [(name, self._value(value)) for name, value in node.kwargs.items()]
-        example = self._example(node.meta.get("example_value"))
+        example = self._value(node.meta.get("example_value"))
         checkpoint = self._value(node.meta.get("checkpoint"))
         return node.name, node.op, own, self._value(node.args), kwargs, example, checkpoint
 
@@ -154,34 +150,17 @@ class _Describer:
         if not isinstance(value, torch.Tensor):
             return self._value(value)
         if _has_history(value):
-            raise NoKey("a tensor that the graph holds has a history")
+            raise NotDescribed("a tensor that the graph holds has a history")
         return self._tensor(value)  # its elements are nobody's business: the graph takes it as an input
 
-    def _example(self, value: Any) -> Any:
-        """The tracer's value of a node."""
-        if isinstance(value, (tuple, list)):
-            return [self._example(item) for item in value]
-        return self._tensor(value) if isinstance(value, torch.Tensor) else self._value(value)
-
     def _value(self, value: Any) -> Any:
-        kind = type(value)
-        if kind in _PLAIN:
-            return repr(value)
-        if kind is fx.Node:
-            return "node", value.name
-        if kind in _SEQUENCES:
-            return (_SEQUENCES[kind], *[self._value(item) for item in value])
-        if kind is slice:
-            return "slice", *map(self._value, (value.start, value.stop, value.step))
-        if kind in _DICTS:
-            return "dict", *[(self._value(key), self._value(item)) for key, item in value.items()]
-        raise NoKey(kind)
+        return described(value, self._tensor)
 
     def _tensor(self, t: torch.Tensor) -> Any:
         if type(t) not in _TENSORS or t.layout is not torch.strided or t.device.type != "cpu":
-            raise NoKey("a tensor that metadata does not describe")
+            raise NotDescribed("a tensor that metadata does not describe")
         if isinstance(t, FakeTensor) and (t._has_symbolic_sizes_strides or t.constant is not None):  # type: ignore[attr-defined]
-            raise NoKey("symbolic sizes, or a constant")
+            raise NotDescribed("symbolic sizes, or a constant")
         storage = t.untyped_storage()
         self._alive.append((t, storage))
         same = self._objects.setdefault(id(t), len(self._objects))
@@ -206,7 +185,7 @@ def _described_target(target: Any) -> str:
         return f"{module}.{name}"
     if type(target) is types.FunctionType and module == "torch.nn.functional" and _is_as_installed(target):
         return f"{module}.{name}"
-    raise NoKey(target)
+    raise NotDescribed(target)
 
 
 def _described_method(name: str) -> str:
@@ -216,7 +195,7 @@ def _described_method(name: str) -> str:
         return name
     if type(method) is types.FunctionType and method.__module__ == "torch._tensor" and _calls_pytorch_only(method):
         return name
-    raise NoKey(name)
+    raise NotDescribed(name)
 
 
 def _is_as_installed(function: types.FunctionType) -> bool:

@@ -22,26 +22,22 @@ from typing import Any
 import torch
 from torch import fx
 from torch._subclasses.fake_tensor import FakeTensor
-from torch.fx.immutable_collections import immutable_dict, immutable_list
 
 import treadle_codegen
 from treadle_codegen.cache import content_key
 from treadle_codegen.options import CodegenOptions
 from treadle_codegen.targets.target import Target
-from treadle_shapes.torch import fake_call_environment, fake_call_settings, sources_in, states_of
-
-_PLAIN = (
-    *(type(None), bool, int, float, complex, str),
-    *(torch.dtype, torch.device, torch.layout, torch.memory_format),
+from treadle_shapes.torch import (
+    NotDescribed,
+    described,
+    fake_call_environment,
+    fake_call_settings,
+    sources_in,
+    states_of,
 )
-_SEQUENCES: Mapping[type, str] = {tuple: "tuple", list: "list", immutable_list: "list", torch.Size: "tuple"}
-_DICTS = (dict, immutable_dict)
+
 _NAMESPACES = ("aten", "prims")
 _NOT_IN_KEY = frozenset(("cache_dir", "cache_bytes"))
-
-
-class NoKey(Exception):
-    """What of a graph has no complete description."""
 
 
 def _is_set(value: Any) -> bool:
@@ -83,7 +79,7 @@ def graph_key(gm: fx.GraphModule, target: Target, options: CodegenOptions, devic
         return None
     try:
         nodes = _Describer().graph(gm.graph)
-    except NoKey:
+    except NotDescribed:
         return None
     return content_key("graph", chosen, repr((fake_call_settings(), device)), repr(nodes))
 
@@ -109,7 +105,7 @@ def _sources() -> str | None:
 
 
 class _Describer:
-    """Writes nodes and values as tuples that begin with their kind, and plain values. Raises NoKey."""
+    """Writes nodes and values as tuples that begin with their kind, and plain values. Raises NotDescribed."""
 
     def __init__(self) -> None:
         self._tensors: dict[int, tuple[str, int]] = {}
@@ -128,7 +124,7 @@ class _Describer:
         elif node.op in ("placeholder", "output"):
             target = ""
         else:
-            raise NoKey(node.op)
+            raise NotDescribed(node.op)
         args, kwargs = self._value(node.args), [(name, self._value(value)) for name, value in node.kwargs.items()]
         return node.name, node.op, target, args, kwargs, self._value(meta.get("val")), self._value(more) if more else ()
 
@@ -140,36 +136,28 @@ class _Describer:
             elif target is operator.getitem:
                 found = "getitem"
             else:
-                raise NoKey(target)
+                raise NotDescribed(target)
             self._targets[id(target)] = found
         return found
 
     def _value(self, value: Any) -> Any:
-        kind = type(value)
-        if kind in _PLAIN:
-            return value
-        if kind is fx.Node:
-            return "node", value.name
-        if kind in _SEQUENCES:
-            return (_SEQUENCES[kind], *[self._value(item) for item in value])
-        if kind is FakeTensor:
-            found = self._tensors.get(id(value))
-            if found is None:
-                number = self._metadata.setdefault(_metadata(value), len(self._metadata))
-                found = self._tensors[id(value)] = ("tensor", number)
-            return found
-        if kind is slice:
-            return "slice", *map(self._value, (value.start, value.stop, value.step))
-        if kind in _DICTS:
-            return "dict", *[(self._value(key), self._value(item)) for key, item in value.items()]
-        raise NoKey(kind)
+        return described(value, self._tensor)
+
+    def _tensor(self, tensor: Any) -> tuple[str, int]:
+        if type(tensor) is not FakeTensor:
+            raise NotDescribed(type(tensor))
+        found = self._tensors.get(id(tensor))
+        if found is None:
+            number = self._metadata.setdefault(_metadata(tensor), len(self._metadata))
+            found = self._tensors[id(tensor)] = ("tensor", number)
+        return found
 
 
 def _metadata(t: FakeTensor) -> tuple[Any, ...]:
     keys = torch._C._dispatch_keys(t)
     if t.constant is not None or t.layout is not torch.strided:
-        raise NoKey("a tensor that metadata does not describe")
+        raise NotDescribed("a tensor that metadata does not describe")
     if t._has_symbolic_sizes_strides:  # type: ignore[attr-defined]
-        raise NoKey("symbolic sizes")
+        raise NotDescribed("symbolic sizes")
     numbers = (*t.shape,), t.stride(), t.storage_offset(), t.untyped_storage().nbytes()
     return t.dtype, t.fake_device, keys.raw_repr(), t.requires_grad, *numbers

@@ -13,6 +13,7 @@ from __future__ import annotations
 from treadle_shapes.sym_node import BOOL_BINARY, BOOL_UNARY, FLOAT_BINARY, FLOAT_UNARY, INT_BINARY, INT_UNARY
 from treadle_shapes.torch.autograd_state import undisturbed
 from treadle_shapes.torch.begun_histories import begin_history, is_at_beginning
+from treadle_shapes.torch.descriptions import NotDescribed, described
 from treadle_shapes.torch.fake_call_cache import FakeCallCache, fake_calls
 from treadle_shapes.torch.fake_registration import register_fake
 from treadle_shapes.torch.fake_tensors import fake_like, fake_mode, fake_view
@@ -68,6 +69,8 @@ from treadle_shapes.torch.size_oblivious import answer_size_obliviously, run_for
 from treadle_shapes.torch.static_calls import fake_call_settings
 
 __all__ = [
+    "NotDescribed",
+    "described",
     "HooklessGraphModule",
     "BOOL_BINARY",
     "BOOL_UNARY",
