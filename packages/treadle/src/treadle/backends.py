@@ -153,16 +153,18 @@ def _through_aot(
 
     def build() -> Compiled:
         found: dict[str, Any] = {}
+        forward: Compiler = compile_aten
         if is_differentiable:
             partition = treadle_autograd.with_budget(options.values["memory_budget"])
             if cache is not None:
                 treadle_autograd.keep_cuts(*_kept_in(cache, "cuts"))
                 treadle_autograd.keep_programs(*_kept_in(cache, "programs"))
-            backward = Keeping(compile_backward, find_backward, training)
+            identity = getattr(training, "identity", None)
+            forward = Keeping(compile_aten, find, identity)
+            backward = Keeping(compile_backward, find_backward, identity)
             found = {"inference": False, "backward": backward, "partition": partition, "late": compile_late}
         with torch.set_grad_enabled(turns_on or torch.is_grad_enabled()):
             given = with_gradients_off(gm) if turns_on else gm
-            forward = Keeping(compile_aten, find, training) if is_differentiable else compile_aten
             compiled: Any = aot(given, example_inputs, forward=forward, decompositions=decompositions, **found)
         if compiled.why_eager is not None:
             return run_in_eager(gm, compiled.why_eager)
@@ -182,13 +184,13 @@ def _through_aot(
 class Keeping:
     """A compiler and what it keeps (`treadle_autograd.KeepingCompiler`).
 
-    compile, find: with logs and statistics; of: the compiler at work, which tells its identity if it keeps anything.
+    compile, find: with logs and statistics; identity: that of the compiler at work.
     """
 
-    def __init__(self, compile: Compiler, find: Callable[..., Compiled | None], of: Compiler) -> None:
+    def __init__(self, compile: Compiler, find: Callable[..., Compiled | None], identity: str | None) -> None:
         self._compile = compile
         self.find = find
-        self.identity: str | None = getattr(of, "identity", None)
+        self.identity = identity
 
     def __call__(self, gm: fx.GraphModule, example_inputs: Sequence[Any]) -> Compiled:
         return self._compile(gm, example_inputs)
