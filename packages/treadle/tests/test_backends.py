@@ -8,9 +8,10 @@ import torch
 from torch import fx
 
 import treadle
-from treadle.backends import BUILTIN, backend_names, is_own, leaves_history, needs_gradients, resolve
+from treadle.backends import BUILTIN, backend_names, is_own, resolve
 from treadle.errors import UnknownName, WrongUse
 from treadle.options import compile_options
+from treadle.through_aot import leaves_history, needs_gradients
 
 
 def options(**given):

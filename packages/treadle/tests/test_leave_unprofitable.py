@@ -54,17 +54,17 @@ def test_methods_and_modules():
 
 
 def test_a_graph_that_runs_in_eager_is_left(monkeypatch):
-    from treadle import backends
+    from treadle import through_aot
 
     def refuse(*args, **kwargs):
-        raise backends.treadle_autograd.InternalError("functionalise", "no")
+        raise through_aot.treadle_autograd.InternalError("functionalise", "no")
 
     def chain(x):
         for _ in range(10):
             x = torch.sin(x)
         return x
 
-    monkeypatch.setattr(backends, "aot", refuse)
+    monkeypatch.setattr(through_aot, "aot", refuse)
     with treadle.config.patch(raise_internal_errors=False):
         import warnings
 

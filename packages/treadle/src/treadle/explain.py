@@ -15,10 +15,11 @@ from treadle_shapes import paused
 from treadle_tracer import Payload, compile_handler, profit_of
 
 from .api import attach
-from .backends import eager, needs_gradients
+from .backends import eager
 from .observer import Reporter, guards_text
 from .options import CompileOptions, compile_options
 from .stats import Break, StatsRecorder
+from .through_aot import needs_gradients
 
 if TYPE_CHECKING:
     from treadle_autograd import PartitionReport
