@@ -10,6 +10,7 @@ tensors only. Composite operators decompose above it.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from operator import getitem
@@ -411,8 +412,14 @@ def _of_scalar(number: Any, given: Mapping[str, Any]) -> dict[str, Any]:
 
 def _takes_number_for_tensor(func: Any, args: Sequence[Any]) -> bool:
     """Whether a wrapped number is the call's only tensor, as in `conj(1j)` of a derivative: kernels take no number there."""
+    return bool(args) and isinstance(args[0], _NUMBERS) and _takes_one_tensor(func)
+
+
+@functools.cache
+def _takes_one_tensor(func: Any) -> bool:
+    """Whether the first argument is the overload's only tensor."""
     tensors = [k for k, parameter in enumerate(func._schema.arguments) if isinstance(parameter.type, torch.TensorType)]
-    return tensors == [0] and bool(args) and isinstance(args[0], _NUMBERS)
+    return tensors == [0]
 
 
 _NUMBERS = (bool, int, float, complex, *py_sym_types)

@@ -11,7 +11,15 @@ torch = pytest.importorskip("torch")
 from torch.utils import _pytree as pytree  # noqa: E402
 
 from treadle_shapes import ShapeEnv  # noqa: E402
-from treadle_shapes.torch import fake_like, fake_mode, fake_shape_env, fake_tensor, kept_calls, static_calls  # noqa: E402
+from treadle_shapes.torch import (  # noqa: E402  # noqa: E402
+    fake_like,
+    fake_mode,
+    fake_shape_env,
+    fake_tensor,
+    kept_calls,
+    static_calls,
+    static_kernels,
+)
 
 aten = torch.ops.aten
 
@@ -66,6 +74,12 @@ def store():
     return found
 
 
+@pytest.fixture(autouse=True)
+def _no_kernels_are_asked_first(monkeypatch):
+    """Calls that `static_kernels` answers are not looked for in the store."""
+    monkeypatch.setattr(static_kernels, "answer", lambda *_: None)
+
+
 def begin_process(store):
     """Forget all but what the store holds."""
     static_calls._entries.clear()
@@ -103,6 +117,9 @@ def recalls(function, *reals, **kwargs):
 # -- the same answers ---------------------------------------------------------------------------------------------------
 
 
+_answer = static_kernels.answer
+
+
 def samples(part, parts):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -137,7 +154,9 @@ def answer(function, args, kwargs, *, is_cached):
 
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("part", range(4))
-def test_operator_samples(part, store):
+@pytest.mark.parametrize("answers", [_answer, lambda *_: None], ids=["as it is", "without static kernels"])
+def test_operator_samples(part, answers, store, monkeypatch):
+    monkeypatch.setattr(static_kernels, "answer", answers)
     pytest.importorskip("expecttest")  # torch.testing._internal, where the samples are, imports it
     wrong, right = [], []
     for op, args, kwargs in samples(part, 8):

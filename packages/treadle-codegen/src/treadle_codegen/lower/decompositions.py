@@ -14,12 +14,16 @@ from typing import Any
 import torch
 from torch._decomp import decomposition_table
 
+from treadle_codegen.lower.batch_norm_backward import batch_norm_backward
 from treadle_codegen.lower.lowerings import LOWERINGS
 from treadle_codegen.lower.nll_loss import nll_loss_backward
 from treadle_shapes.torch import families_with
 from treadle_shapes.torch import operator as operator_record
 
-_OWN: dict[Any, Callable[..., Any]] = {torch.ops.aten.nll_loss_backward.default: nll_loss_backward}
+_OWN: dict[Any, Callable[..., Any]] = {
+    torch.ops.aten.native_batch_norm_backward.default: batch_norm_backward,
+    torch.ops.aten.nll_loss_backward.default: nll_loss_backward,
+}
 
 
 @cache

@@ -14,7 +14,7 @@ from treadle_shapes.sym_node import BOOL_BINARY, BOOL_UNARY, FLOAT_BINARY, FLOAT
 from treadle_shapes.torch.autograd_state import undisturbed
 from treadle_shapes.torch.begun_histories import begin_history, is_at_beginning
 from treadle_shapes.torch.descriptions import NotDescribed, described
-from treadle_shapes.torch.fake_call_cache import FakeCallCache, fake_calls
+from treadle_shapes.torch.fake_call_cache import FakeCallCache
 from treadle_shapes.torch.fake_registration import register_fake
 from treadle_shapes.torch.fake_tensors import fake_like, fake_mode, fake_view
 from treadle_shapes.torch.function_transforms import (
@@ -66,7 +66,7 @@ from treadle_shapes.torch.shape_env import (
     symbolic_strides,
 )
 from treadle_shapes.torch.size_oblivious import answer_size_obliviously, run_for_metadata
-from treadle_shapes.torch.static_calls import fake_call_settings
+from treadle_shapes.torch.static_calls import fake_call_settings, fake_calls
 
 __all__ = [
     "NotDescribed",

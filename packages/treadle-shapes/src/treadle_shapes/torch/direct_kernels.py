@@ -85,6 +85,8 @@ def _training_low(
     rule = decomposition_table[aten.native_batch_norm.default if mean is None else functional]
     out, *saved = rule(x, weight, bias, mean, var, True, momentum, eps)[:3]
     dtype = _saved_dtype(x, weight, bias, mean, var)
+    if _is_plain(x, (weight, bias, mean, var)):
+        out = _result(x)  # the decomposition keeps the order of a transposed input
     return out, saved[0].to(dtype), saved[1].to(dtype)
 
 

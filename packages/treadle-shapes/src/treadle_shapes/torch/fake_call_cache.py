@@ -27,6 +27,7 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensor, in_kernel_invocation_manager
 
 from treadle_shapes.nodes import free_symbols
+from treadle_shapes.torch.made_fakes import made_fake
 
 #: types whose values enter a key unchanged
 # Types by their ids: a metaclass of the program may define `__hash__` and `__eq__`.
@@ -256,25 +257,17 @@ class FakeCallCache:
         if kind is New:
             with torch._C._DisableTorchDispatch():  # the mode itself may be active
                 made = torch.empty_strided(entry.sizes, entry.strides, dtype=entry.dtype, device="meta")
-                return FakeTensor(self.mode, made, entry.device)
+                return made_fake(self.mode, made, entry.device)
         if kind is View:
             source = tensors[entry.argument]
             with in_kernel_invocation_manager(self.mode):
                 alias = torch.as_strided(source, entry.sizes, entry.strides, entry.offset)
-            return FakeTensor(self.mode, alias, source.fake_device)
+            return made_fake(self.mode, alias, source.fake_device)
         if kind is Argument:
             return tensors[entry.argument]
         if entry is NOTHING:
             return None
         return entry.kind([self._make(item, tensors) for item in entry.items])
-
-
-def fake_calls(mode: Any) -> FakeCallCache:
-    """Return the cache that belongs to `mode`. It lives as long as the mode."""
-    found = mode.__dict__.get("_treadle_calls")
-    if found is None:
-        found = mode._treadle_calls = FakeCallCache(mode)
-    return found
 
 
 def settings_are_plain() -> bool:

@@ -25,8 +25,9 @@ from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode, in_kernel_
 
 from treadle_shapes.torch import corrected_kernels, direct_kernels, dynamo_stand_in, fast_kernels, patches
 from treadle_shapes.torch.constants import LightConverter
+from treadle_shapes.torch.made_fakes import made_fake
 from treadle_shapes.torch.ours import TreadleMode
-from treadle_shapes.torch.static_calls import StaticCalls, forget_all, why_not_static
+from treadle_shapes.torch.static_calls import forget_all, static_calls, why_not_static
 
 _DEVICE = torch.ops.prim.device.default
 
@@ -83,11 +84,8 @@ class TreadleFakeMode(FakeTensorMode, TreadleMode):
         kwargs = kwargs or {}
         if func is _DEVICE and type(args[0]) is FakeTensor:
             return args[0].device
-        if why_not_static(func) is not None or self._asks_real_tensors():
+        if why_not_static(func) is not None or self.asks_real_tensors():
             return super().dispatch(func, types, args, kwargs)
-        calls = self.__dict__.get("_static_calls")
-        if calls is None:
-            calls = self._static_calls = StaticCalls(self)
 
         def run(is_kept: bool) -> Any:
             # PyTorch's own cache takes as long as a kernel to fill, and is needed only where ours is not.
@@ -97,9 +95,9 @@ class TreadleFakeMode(FakeTensorMode, TreadleMode):
                 else self._cached_dispatch_impl(func, types, args, kwargs)
             )
 
-        return calls.call(func, run, args, kwargs)
+        return static_calls(self).call(func, run, args, kwargs)
 
-    def _asks_real_tensors(self) -> bool:
+    def asks_real_tensors(self) -> bool:
         """Whether the user has asked PyTorch to compute with real tensors beside the fake ones, or not to cache."""
         return self.propagate_real_tensors or not self.cache_enabled or self.cache_crosscheck_enabled
 
@@ -148,7 +146,7 @@ def fake_like(mode: FakeTensorMode, tensor: torch.Tensor) -> torch.Tensor:
     if all(type(n) is int for n in (*sizes, *strides)):
         # What the mode's dispatch of `empty_strided` would give, at a fifth of its cost.
         with torch._C._DisableTorchDispatch():
-            return FakeTensor(
+            return made_fake(
                 mode, torch.empty_strided(sizes, strides, dtype=tensor.dtype, device="meta"), tensor.device
             )
     with mode:
@@ -159,7 +157,7 @@ def fake_view(mode: FakeTensorMode, source: torch.Tensor, like: torch.Tensor) ->
     """Return a fake tensor of `mode` in the memory of `source`, a fake tensor, with the sizes, strides and offset of `like`."""
     with in_kernel_invocation_manager(mode):
         alias = torch.as_strided(source, like.size(), like.stride(), like.storage_offset())
-    return FakeTensor(mode, alias, source.device)
+    return made_fake(mode, alias, source.device)
 
 
 __all__ = ["TreadleFakeMode", "fake_like", "fake_mode", "fake_view"]

@@ -22,8 +22,10 @@ import torch
 from torch._subclasses import fake_tensor
 from torch._subclasses.fake_tensor import FakeTensor
 
-from treadle_shapes.torch import kept_calls
+from treadle_shapes.torch import kept_calls, static_kernels
 from treadle_shapes.torch.fake_call_cache import FakeCallCache, Unknown, is_differentiable, settings_are_plain
+from treadle_shapes.torch.operators import operator
+from treadle_shapes.torch.ours import TreadleMode
 
 aten = torch.ops.aten
 # Entries are some hundred bytes each. A program of so many different calls compiles again and again.
@@ -36,6 +38,7 @@ _entries: dict[Any, Any] = {}
 def forget_all() -> None:
     """Forget what this process has found. Kept results stay."""
     _entries.clear()
+    static_kernels.forget_all()
 
 
 class StaticCalls(FakeCallCache):
@@ -56,25 +59,44 @@ class StaticCalls(FakeCallCache):
             return run(False)
         found = self._entries.get(key)
         if found is None:
-            found = kept_calls.find(key)
-            if found is not None:
-                self._entries[key] = found
+            found = static_kernels.answer(self.mode, target, args, kwargs, tensors)
+            if found is None:
+                return self._run(key, target, run, args, kwargs, tensors)
+            self._add(key, found)
+        return self._make(found, tensors)
+
+    def _run(
+        self,
+        key: Any,
+        target: Any,
+        run: Callable[[bool], Any],
+        args: Sequence[Any],
+        kwargs: Mapping[str, Any],
+        tensors: list[FakeTensor],
+    ) -> Any:
+        """The result that an earlier process has found, or that of `run`, which is kept."""
+        found = kept_calls.find(key)
         if found is not None:
-            return self._make(found, tensors)
-        result = run(True)
-        try:
-            entry = self._entry_of(result, tensors)
-            if key == self._key(target, args, kwargs, []):
-                self._keep(key, entry)
-        except Unknown:
-            pass
+            self._add(key, found)
+            result = self._make(found, tensors)
+        else:
+            result = run(True)
+            if key in self._entries:  # `run` has dispatched the call
+                return result
+            try:
+                entry = self._entry_of(result, tensors)
+                if key == self._key(target, args, kwargs, []):
+                    self._add(key, entry)
+                    kept_calls.note(key, entry)
+            except Unknown:
+                return result
+        static_kernels.note(target, args, kwargs, tensors, result)
         return result
 
-    def _keep(self, key: Any, entry: Any) -> None:
+    def _add(self, key: Any, entry: Any) -> None:
         if len(self._entries) >= _MOST_ENTRIES:
             self._entries.clear()
         self._entries[key] = entry
-        kept_calls.note(key, entry)
 
     def _key(self, target: Any, args: Sequence[Any], kwargs: Mapping[str, Any], tensors: list[FakeTensor]) -> Any:
         if target is aten.index.Tensor and any(t is not None and t.dtype in _MASKS for t in args[1]):
@@ -101,6 +123,37 @@ class StaticCalls(FakeCallCache):
         return super()._entry_of(tuple(result) if isinstance(result, tuple) else result, tensors)
 
 
+def static_calls(mode: Any) -> StaticCalls:
+    """Return the calls with constant sizes of `mode`, one of Treadle's."""
+    found = mode.__dict__.get("_static_calls")
+    if found is None:
+        found = mode._static_calls = StaticCalls(mode)
+    return found  # type: ignore[no-any-return]
+
+
+class CallsOfMode(FakeCallCache):
+    """Results of calls on the fake tensors of `mode`; those of ATen's operators with constant sizes are in the cache of all modes."""
+
+    def call(self, target: Any, run: Callable[[], Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        call = super().call
+        is_static = isinstance(self.mode, TreadleMode) and not self.mode.asks_real_tensors()  # type: ignore[attr-defined]
+        if not (is_static and isinstance(target, torch._ops.OpOverload)) or why_not_static(target) is not None:
+            return call(target, run, args, kwargs)
+
+        def run_here(is_kept: bool) -> Any:
+            return run() if is_kept else call(target, run, args, kwargs)
+
+        return static_calls(self.mode).call(target, run_here, args, kwargs)
+
+
+def fake_calls(mode: Any) -> FakeCallCache:
+    """Return the cache that belongs to `mode`. It lives as long as the mode."""
+    found = mode.__dict__.get("_treadle_calls")
+    if found is None:
+        found = mode._treadle_calls = CallsOfMode(mode)
+    return found  # type: ignore[no-any-return]
+
+
 def fake_call_settings() -> tuple[Any, ...]:
     """What is set in this process and thread that chooses among kernels, and so among layouts or dtypes of results."""
     core: Any = torch._C
@@ -124,6 +177,9 @@ def why_not_static(target: Any) -> str | None:
         return "it is no overload"
     if target.namespace not in ("aten", "prims"):
         return "others than PyTorch have written its fake kernel"
+    record = operator(target)
+    if record is not None and record.fake_kernel is not None:
+        return "callers may run a fake kernel of ours in its place"
     if target in fake_tensor._DISPATCH_META_HANDLERS or target in fake_tensor._DISPATCH_HANDLE_DIRECTLY:
         return "it asks a tensor about itself"
     if target._schema.is_mutable and not _writes_its_first_argument_only(target):
@@ -147,4 +203,4 @@ def _writes_its_first_argument_only(target: torch._ops.OpOverload) -> bool:
     return written[0] and not any(written[1:]) and len(target._schema.returns) == 1
 
 
-__all__ = ["StaticCalls", "fake_call_settings", "forget_all", "why_not_static"]
+__all__ = ["StaticCalls", "fake_call_settings", "fake_calls", "forget_all", "static_calls", "why_not_static"]
