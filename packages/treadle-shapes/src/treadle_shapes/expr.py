@@ -29,6 +29,7 @@ from treadle_shapes.nodes import (
     make_bool,
     make_fn,
     symbol,
+    weight_of,
 )
 from treadle_shapes.printers import CPP_HELPERS, TRITON_HELPERS, to_cpp, to_python, to_triton
 from treadle_shapes.ranges import Range
@@ -49,6 +50,7 @@ from treadle_shapes.rules import (
 __all__ = [
     "as_powers",
     "as_terms",
+    "weight_of",
     "CPP_HELPERS",
     "TRITON_HELPERS",
     "And",

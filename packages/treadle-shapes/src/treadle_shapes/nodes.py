@@ -394,6 +394,11 @@ def _shape_of(parts: Iterable[Any]) -> tuple[int, int]:
     return depth, min(weight, 1 << 30)
 
 
+def weight_of(e: Any) -> int:
+    """The number of parts of an integer expression, written out; those that stand in several places count in each. At most 2**30."""
+    return _shape_of((e,))[1]
+
+
 def make_fn(op: str, args: tuple) -> Fn:
     """The atom op(*args), with no simplification."""
     key = (op, *args)

@@ -10,10 +10,12 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensor
 
 from treadle_shapes import evaluate
+from treadle_shapes.expr import weight_of
 from treadle_shapes.torch import begin_history, fake_like, raw_expr
 from treadle_tracer.computed_source import ComputedSource, Expression
 from treadle_tracer.decision_programs import Place
 from treadle_tracer.dynamic import DynamicSources, create_size, hints_of, is_small_integer, stride_rules, strides_by
+from treadle_tracer.errors import InternalError, Unsupported
 from treadle_tracer.source import AttrSource, Source, TupleItemSource
 from treadle_tracer.values.base import Constant
 from treadle_tracer.values.int64 import fits
@@ -28,6 +30,9 @@ if TYPE_CHECKING:
 
     from treadle_tracer.options import TracerOptions
     from treadle_tracer.values.value import TraceContext
+
+# Parts of an expression, written out. A number computed by a larger one breaks the graph, and is a constant where it can be.
+_HEAVIEST = 1000
 
 
 class Symbols:
@@ -196,10 +201,11 @@ class Symbols:
             truth = self._truth(number)
             if truth is not None:
                 return Constant(truth)
-        if isinstance(number, torch.SymInt) and not fits(self.env, raw_expr(number)):
-            from treadle_tracer.errors import Unsupported
-
-            raise Unsupported("large-integer", f"{self.env.describe(raw_expr(number))} has more than 64 bits")
+        expr = raw_expr(number)
+        if weight_of(expr) > _HEAVIEST:  # guards, kernels and questions about it would write it out
+            raise Unsupported("large-expression", f"an expression of {weight_of(expr)} parts")
+        if isinstance(number, torch.SymInt) and not fits(self.env, expr):
+            raise Unsupported("large-integer", f"{self.env.describe(expr)} has more than 64 bits")
         if node is not None:
             self._nodes.setdefault(self._key(number), node)
         return SymbolicValue(self._nodes.get(self._key(number)), number)
@@ -219,8 +225,6 @@ class Symbols:
             self._nodes[key] = tx.graph.placeholder(value.source, value.obj, value.sym)
         node = self._nodes.get(key)
         if node is None:
-            from treadle_tracer.errors import InternalError
-
             raise InternalError("symbols", f"no graph node computes {value.sym}")
         return node
 
@@ -244,8 +248,6 @@ class Symbols:
         for number in self._integers.values():
             if raw_expr(number.sym) is symbol:
                 return number.node(tx)
-        from treadle_tracer.errors import Unsupported
-
         raise Unsupported("data-dependent", f"{self.env.source_of(symbol)} stands in no graph node")
 
     def choices_on(self, is_meant: Callable[[Source], bool]) -> int:
