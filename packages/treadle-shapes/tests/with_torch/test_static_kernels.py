@@ -223,3 +223,16 @@ def test_operators_with_a_fake_kernel_of_their_own_are_left_to_it() -> None:
     check(aten.roll.default, [torch.ones(3, 2).t(), [1], [0]])
     check(aten.view.dtype, [torch.ones(3, 4), torch.int32])
     check(aten.view.dtype, [torch.ones(3, 4), torch.int16])
+
+
+def test_what_autograd_sees_is_left_to_pytorch() -> None:
+    mode = fake_mode()
+    leaf = fake_like(mode, torch.ones(2, 3)).requires_grad_()
+    with mode:
+        view = torch.ops.aten.alias(leaf)
+        assert view.requires_grad and view.grad_fn is not None and view._is_view()
+        with pytest.raises(RuntimeError, match="leaf"):
+            view.add_(1)
+    assert static_kernels.answer(mode, aten.alias.default, (leaf,), {}, [leaf]) is None
+    with torch.no_grad():
+        assert static_kernels.answer(mode, aten.alias.default, (leaf,), {}, [leaf]) is not None

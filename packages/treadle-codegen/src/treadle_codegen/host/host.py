@@ -26,6 +26,10 @@ from treadle_codegen.targets.target import Allocation, Target
 _SIZES_REMEMBERED = 256  # sets of sizes per dynamic graph, to recognise those that come back
 
 
+def _as_it_is(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor
+
+
 class Host:
     """The compiled graph's callable body. `run(*inputs)` returns the list of outputs.
 
@@ -95,6 +99,7 @@ class Host:
             "refresh": self.refresh,
             "with_layout": self.with_layout,
             "empty_strided": self.allocation.empty_strided,
+            "large": self.allocation.large or _as_it_is,
             "as_strided": torch.as_strided,
             "t_constants": program.tensors,
             **entries,
@@ -102,7 +107,7 @@ class Host:
 
     def with_allocation(self, empty_strided: Callable[..., torch.Tensor]) -> Callable[..., list[Any]]:
         """The host function with another source of memory for outputs, and for all else that it allocates for one call alone."""
-        scope = {**self._names, "empty_strided": empty_strided}
+        scope = {**self._names, "empty_strided": empty_strided, "large": _as_it_is}
         exec(self._code, scope)
         return scope["run"]
 

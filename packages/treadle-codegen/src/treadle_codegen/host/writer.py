@@ -41,7 +41,7 @@ from treadle_codegen.ir.loops import (
 )
 from treadle_codegen.schedule.kernel import Kernel
 from treadle_codegen.targets.renderer import Segment, slot_key
-from treadle_codegen.targets.target import Target
+from treadle_codegen.targets.target import LARGE, Target
 from treadle_shapes.expr import Symbol
 from treadle_shapes.layouts import product
 
@@ -245,8 +245,15 @@ def _fresh(writer: HostWriter, buffer: Buffer) -> None:
     """Allocate a buffer for this call alone."""
     variable = _variable(writer, buffer.name)
     shape, strides = writer.tuple_of(buffer.shape), writer.tuple_of(buffer.strides)
-    writer.line(f"{variable} = empty_strided({shape}, {strides}, dtype={writer.constant(buffer.dtype)})")
+    made = f"empty_strided({shape}, {strides}, dtype={writer.constant(buffer.dtype)})"
+    writer.line(f"{variable} = large({made})" if _may_be_large(buffer) else f"{variable} = {made}")
     writer.enter(buffer.name, variable)
+
+
+def _may_be_large(buffer: Buffer) -> bool:
+    """Whether the buffer may have as many bytes as `Allocation.large` waits for."""
+    elements = product(buffer.shape)
+    return not isinstance(elements, int) or elements * buffer.dtype.itemsize >= LARGE
 
 
 def _release(writer: HostWriter, nodes: range) -> None:

@@ -60,10 +60,15 @@ class EntryABI(Protocol):
         ...
 
 
+#: Bytes from which on `Allocation.large` is told of an output.
+LARGE = 4 << 20
+
+
 class Allocation(NamedTuple):
     """Where a graph's outputs, arena and workspaces come from.
 
-    `empty_strided(shape, strides, dtype=)` makes outputs, `empty(elements, dtype=)` memory for temporaries.
+    `empty_strided(shape, strides, dtype=)` makes outputs, `empty(elements, dtype=)` memory for temporaries. `large(tensor)` is called with
+    an output that has, or may have, at least `LARGE` bytes, before anything is written to it, and returns it; None: nothing is to be done.
 
     Where a call returns before its work is done, a workspace cannot keep memory: another stream might use it too early. Then
     every call takes its temporaries' memory from `empty`, whose allocator knows streams, and shares it with all graphs. Operators
@@ -74,6 +79,7 @@ class Allocation(NamedTuple):
     empty_strided: Callable[..., torch.Tensor]
     empty: Callable[..., torch.Tensor]
     unowned: Callable[[torch.Tensor], torch.Tensor] | None = None
+    large: Callable[[torch.Tensor], torch.Tensor] | None = None
 
 
 class Recorder(Protocol):

@@ -26,7 +26,7 @@ from torch._subclasses.fake_tensor import FakeTensor, in_kernel_invocation_manag
 
 from treadle_shapes.layouts import dense_strides
 from treadle_shapes.torch import shape_functions
-from treadle_shapes.torch.fake_call_cache import NOTHING, Argument, New, Several, View
+from treadle_shapes.torch.fake_call_cache import NOTHING, Argument, New, Several, View, is_differentiable
 from treadle_shapes.torch.operators import Kind, operator
 from treadle_shapes.torch.shape_functions import Fresh, NotAnswered
 
@@ -43,8 +43,8 @@ def answer(
     mode: Any, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any], tensors: Sequence[torch.Tensor]
 ) -> Any:
     """The result of the overload in the mode as an entry of `fake_call_cache`, or None. tensors: those among the arguments, each once."""
-    if not tensors or any(t.device != tensors[0].device for t in tensors):
-        return None
+    if is_differentiable() or not tensors or any(t.device != tensors[0].device for t in tensors):
+        return None  # autograd would have to record the call
     if is_answered_by_cpp(func):
         return _from_cpp(mode, func, args, kwargs, tensors)
     if func in _FUNCTIONS:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+
 import torch
 
 from treadle_codegen.costs import Costs
@@ -10,6 +12,7 @@ from treadle_codegen.rewrite.pipeline import EarlyRewrite
 from treadle_codegen.targets.cpp.build import processor_identity, stop_background_compilers
 from treadle_codegen.targets.cpp.clock import CpuClock
 from treadle_codegen.targets.cpp.entries import PointerTable
+from treadle_codegen.targets.cpp.huge_pages import on_huge_pages
 from treadle_codegen.targets.cpp.pack_convolution import FAKE_RULES, pack_convolutions
 from treadle_codegen.targets.cpp.probe import PROBE
 from treadle_codegen.targets.cpp.renderer import CppRenderer
@@ -17,11 +20,16 @@ from treadle_codegen.targets.cpp.weight_layout import lay_out_weights, release_b
 from treadle_codegen.targets.cpp.wide_products import compute_in_float32, is_slow_product
 from treadle_codegen.targets.target import Allocation, Target
 
-_ALLOCATION = Allocation(torch.empty_strided, torch.empty)  # on the CPU, torch's default device
 
-
+@functools.cache
 def _allocation(device: torch.device) -> Allocation:
-    return _ALLOCATION
+    large = on_huge_pages()
+
+    def empty(elements: int, dtype: torch.dtype) -> torch.Tensor:
+        made = torch.empty(elements, dtype=dtype)  # on the CPU, torch's default device
+        return made if large is None else large(made)
+
+    return Allocation(torch.empty_strided, empty, large=large)
 
 
 CPP = Target(
