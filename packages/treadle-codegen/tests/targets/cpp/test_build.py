@@ -63,7 +63,7 @@ def test_a_compiler_killed_in_the_background_is_not_our_bug(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("background", [False, True])
-@pytest.mark.parametrize("refused", [["-fno-tree-sink"], ["-fno-tree-pre"], ["-fno-tree-sink", "-fno-tree-pre"]])
+@pytest.mark.parametrize("refused", [["-fno-tree-sink"], ["-fno-tree-pre"], ["-fno-tree-sink", "-fno-thread-jumps"]])
 def test_a_compiler_that_refuses_flags_of_gcc_goes_without(
     tmp_path: Path, background: bool, refused: list[str]
 ) -> None:

@@ -44,8 +44,9 @@ _FLAGS = (
 _VECTOR_CALLS = "-fno-tree-sink"
 # Partial redundancy elimination evaluates log(e) on a path of its own for the lanes in which e is a constant, as exp's underflow to zero
 # is. A loop with two paths has no vector form: softplus took ten times as long.
-_ONE_PATH = "-fno-tree-pre"
-_GXX_ONLY = (_VECTOR_CALLS, _ONE_PATH)  # compilers that refuse them go without
+# Jump threading does the same where one choice decides another: where(x > 0, a, x) and then where(that < 0, b, that).
+_ONE_PATH = ("-fno-tree-pre", "-fno-thread-jumps")
+_GXX_ONLY = (_VECTOR_CALLS, *_ONE_PATH)  # compilers that refuse them go without
 _KILLED = "signal terminated program"  # what g++ says of a pass of its own that was killed
 _ROOM = 16 << 20  # bytes that a compile may need on a disk
 _CANDIDATES = ("g++", "clang++", "c++")
@@ -122,7 +123,7 @@ def kernel_cache(options: CodegenOptions) -> FileCache:
 
 def compile_flags(threads: int, source: str = "") -> tuple[str, ...]:
     """Compiler flags for `source`; with more than one thread kernels use OpenMP (the runtime that torch has loaded serves them)."""
-    flags = (*_FLAGS, _ONE_PATH, *([_VECTOR_CALLS] if calls_vector_functions(source) else []))
+    flags = (*_FLAGS, *_ONE_PATH, *([_VECTOR_CALLS] if calls_vector_functions(source) else []))
     if " avx512f" in processor_identity():
         flags = (*flags, "-mprefer-vector-width=512")  # the default of 256 takes 1.5 times as long for exp, erf, tanh
     return (*flags, "-fopenmp") if threads > 1 else flags

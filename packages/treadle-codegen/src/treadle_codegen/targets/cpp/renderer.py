@@ -26,6 +26,7 @@ from treadle_codegen.targets.cpp.short_axes import ShortAxisPrinter, why_not_wri
 from treadle_codegen.targets.cpp.strips import StripPrinter, why_not_strips
 from treadle_codegen.targets.cpp.tiles import TilePrinter, why_not_tiles
 from treadle_codegen.targets.cpp.tiling import DEFAULT, CppTiling, candidates
+from treadle_codegen.targets.cpp.turned import turn_definitions
 from treadle_codegen.targets.cpp.vector_fmod import fmod_definitions
 from treadle_codegen.targets.cpp.vector_math import definitions
 from treadle_codegen.targets.renderer import NumberGroup, RenderedKernel, Segment, function_name, numbers_of, slot_key
@@ -209,7 +210,7 @@ class CppRenderer:
                     attributes = kernel.parts.attributes if kernel.parts is not None else ""
                     parts.append(f"KERNEL {attributes}void {kernel.function}{kernel.text}")
         kernels = "".join(parts[1:])
-        parts[1:1] = [definitions(kernels), fmod_definitions(kernels)]
+        parts[1:1] = [definitions(kernels), fmod_definitions(kernels), turn_definitions(kernels)]
         for segment in segments:
             calls = "".join(f"  {_call(kernel, slots, buffers)}  // {kernel.label}\n" for kernel in segment.kernels)
             parts.append(f'extern "C" void {segment.name}(void** p) {{\n{calls}}}\n')
