@@ -90,6 +90,7 @@ def run_functional(
     Raises UnsupportedGraph for what has no functional form.
     """
     holders = [value for value in (*arguments, *attributes.values()) if isinstance(value, torch.Tensor)]
+    by_value: dict[int, torch.Tensor] = {}
     layouts: Layouts = {}
     mutated = False
     has_dirty = recorder.for_training and any(getattr(node.target, "dirty", ()) for node in gm.graph.nodes)
@@ -124,7 +125,7 @@ def run_functional(
         recorder.finish_call(node.meta.get("example_value"), result)
         result = tracers_float(node, result)
         if recorder.stat_updates:
-            _flush_stat_updates(recorder, holders)
+            _flush_stat_updates(recorder, holders, by_value)
             mutated = True
         if isinstance(result, torch.Tensor):
             if result.layout == torch.strided or result.layout == torch.sparse_coo:  # compressed ones have no strides
@@ -155,11 +156,18 @@ def is_changed(tensor: torch.Tensor) -> bool:
     return torch._is_functional_tensor(tensor) and torch._functionalize_mutation_counter(tensor) > 0
 
 
-def _flush_stat_updates(recorder: AtenRecorder, wrappers: Iterable[torch.Tensor]) -> None:
-    """Store running statistics that were computed below the functionalisation layer in the functional tensors that hold them."""
-    holders = {id(torch._from_functional_tensor(w)): w for w in wrappers}
+def _flush_stat_updates(
+    recorder: AtenRecorder, wrappers: Iterable[torch.Tensor], by_value: dict[int, torch.Tensor]
+) -> None:
+    """Store running statistics that were computed below the functionalisation layer in the functional tensors that hold them.
+
+    by_value: what is known of which wrapper holds which value; a network of batch norms asks for each of them.
+    """
     for old, new in recorder.stat_updates:
-        holder = holders.get(id(old))
+        holder = by_value.pop(id(old), None)
+        if holder is None or torch._from_functional_tensor(holder) is not old:
+            by_value.update((id(torch._from_functional_tensor(w)), w) for w in wrappers)
+            holder = by_value.pop(id(old), None)
         if holder is None:
             raise UnsupportedGraph("batch norm updates statistics that are not an input of the graph", recorder.line())
         torch._functionalize_replace(holder, new)
