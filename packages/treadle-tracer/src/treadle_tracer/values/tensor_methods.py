@@ -17,8 +17,8 @@ from treadle_tracer.values.class_lookup import MISSING, lookup
 from treadle_tracer.values.originals import is_original, original
 from treadle_tracer.values.tensor import TensorValue, shape_of
 from treadle_tracer.values.tensor_hooks import register_hook
-from treadle_tracer.values.tensor_queries import answer_of_object
-from treadle_tracer.values.tensor_subclasses import SubclassedTensor, as_subclass, call_override_of_method
+from treadle_tracer.values.tensor_queries import answer_of_object, storage_offset
+from treadle_tracer.values.tensor_subclasses import OverridingTensor, as_subclass, call_override_of_method
 from treadle_tracer.values.torch_calls import run_in_graph
 from treadle_tracer.values.value import Value
 
@@ -66,7 +66,7 @@ def _overridden_by_argument(
     tx: TraceContext, owner: TensorValue, name: str, args: list[Value], kwargs: dict[str, Value]
 ) -> Value | None:
     """What a method gives for an argument that overrides it (`x[mask]`, `x + y` with a tensor of a subclass); None where there is none."""
-    if not any(isinstance(arg, SubclassedTensor) for arg in (*args, *kwargs.values())):
+    if not any(isinstance(arg, OverridingTensor) for arg in (*args, *kwargs.values())):
         return None
     return call_override_of_method(tx, owner, name, args, kwargs)
 
@@ -116,6 +116,11 @@ def _length(tx: TraceContext, owner: TensorValue, args: list[Value], kwargs: dic
     return shape_of(tx, owner).items[0] if owner.fake.dim() else Constant(owner.length(tx))
 
 
+def _storage_offset(tx: TraceContext, owner: TensorValue, args: list[Value], kwargs: dict[str, Value]) -> Value | None:
+    offset = None if args or kwargs else storage_offset(tx, owner)
+    return None if offset is None else tx.from_constant(offset)
+
+
 def _type_method(tx: TraceContext, owner: TensorValue, args: list[Value], kwargs: dict[str, Value]) -> Value | None:
     if args or kwargs:
         return None
@@ -162,6 +167,7 @@ _TENSOR_METHODS: dict[str, Callable[..., Value | None]] = by_name(
     ("backward", differentiation.tensor_backward),
     ("size", _size),
     ("__len__", _length),
+    ("storage_offset", _storage_offset),
     ("type", _type_method),
     ("as_subclass", lambda tx, owner, args, kwargs: as_subclass(tx, owner, *args)),
     ("__getitem__", lambda tx, owner, args, kwargs: owner.get_item(tx, args[0])),
