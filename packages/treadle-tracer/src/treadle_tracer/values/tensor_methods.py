@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -132,6 +132,11 @@ def _requires_grad_(tx: TraceContext, owner: TensorValue, args: list[Value], kwa
     return owner
 
 
+def _as_function(function: Callable[..., Any]) -> Callable[..., Value]:
+    """The method is the function, which has a rule."""
+    return lambda tx, owner, args, kwargs: tx.wrap_known(function).call(tx, [owner, *args], kwargs)
+
+
 def _to_numpy(tx: TraceContext, owner: TensorValue, args: list[Value], kwargs: dict[str, Value]) -> Value:
     if args or kwargs:
         raise Unsupported("tensor-method", owner.describe())
@@ -163,6 +168,8 @@ _TENSOR_METHODS: dict[str, Callable[..., Value | None]] = by_name(
         _unsupported("tensor-method"),
     ),
     ("register_hook", register_hook),
+    ("cov", _as_function(torch.cov)),
+    ("corrcoef", _as_function(torch.corrcoef)),
     ("numpy __array__", _to_numpy),
     ("backward", differentiation.tensor_backward),
     ("size", _size),
