@@ -193,7 +193,19 @@ def two_classes(x, w):
 
 
 def copies(x, w):
-    return w.to(torch.float64), w.half().float(), w.clone(), w.detach(), torch.zeros_like(w), w.new_zeros(3)
+    return w.to(torch.float64), w.half().float(), w.clone(), w.detach() + 1, torch.zeros_like(w), w.new_zeros(3)
+
+
+def detached(x, w):
+    y = w.detach()
+    y.add_(1)
+    return y, w.second
+
+
+def detached_inside(x, w):
+    y = w * 2
+    z = y.detach()
+    return y, z + 1
 
 
 def in_place_inside(x, w):
@@ -280,6 +292,7 @@ WHOLE = (
     nested_in_place,
     two_classes,
     copies,
+    detached_inside,
     in_place_inside,
     attributes,
     numbers,
@@ -289,7 +302,7 @@ WHOLE = (
     key_of_a_dict,
     random_numbers,
 )
-BROKEN = (decided_on, views_given_back, writes_outside, items_written, plain_one_written, gradients)
+BROKEN = (detached, decided_on, views_given_back, writes_outside, items_written, plain_one_written, gradients)
 
 torch.manual_seed(0)
 LINEAR, NETWORK = Linear(), Network()

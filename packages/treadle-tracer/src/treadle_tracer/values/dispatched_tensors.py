@@ -115,8 +115,9 @@ def wrap_dispatched(tx: TraceContext, obj: torch.Tensor, source: Source) -> Valu
         source, "call", _SameMetadata(obj), f"{source.text} has sizes {tuple(obj.shape)} and the other metadata"
     )
     _rely_on_class(tx, cls)
-    tx.has_dispatched = True
-    return DispatchedTensor(cls, _stand_in_of(obj), obj, source)
+    found = DispatchedTensor(cls, _stand_in_of(obj), obj, source)
+    tx.dispatched.append(found)
+    return found
 
 
 def _rely_on_class(tx: TraceContext, cls: type) -> None:
@@ -149,9 +150,9 @@ def new_dispatched(tx: TraceContext, args: list[Value], kwargs: dict[str, Value]
     _rely_on_class(tx, cls)
     size = plain_argument(tx, args[1])
     options = {name: plain_argument(tx, value) for name, value in kwargs.items()}
-    tx.has_dispatched = True
     made = DispatchedTensor(cls, torch.Tensor._make_wrapper_subclass(StandIn, size, **options))  # type: ignore[attr-defined]
     made.made_by, made.made_at = (args[1], kwargs), tx.frames[0].at
+    tx.dispatched.append(made)
     return made
 
 

@@ -96,10 +96,11 @@ class DispatchedTensor(OverridingTensor):
     """A tensor whose operators the program carries out.
 
     Of one that the trace has made: made_by, the arguments of `_make_wrapper_subclass`; made_at, the instruction of the root frame;
-    memory_of, the tensor with which it shares the memory that it does not have (`correct_aliasing`).
+    memory_of, the tensor with which it shares the memory that it does not have (`correct_aliasing`); shares_version, whether its writes
+    count as those of another.
     """
 
-    __slots__ = ("made_at", "made_by", "memory_of", "stand_in")
+    __slots__ = ("made_at", "made_by", "memory_of", "shares_version", "stand_in")
 
     def __init__(
         self, cls: type, stand_in: torch.Tensor, obj: torch.Tensor | None = None, source: Source | None = None
@@ -109,6 +110,7 @@ class DispatchedTensor(OverridingTensor):
         self.made_by: tuple[Value, dict[str, Value]] | None = None
         self.made_at = -1
         self.memory_of: Value = NONE
+        self.shares_version = False
 
     def own_attribute(self, tx: TraceContext, name: str) -> Value:
         return _call(tx, lambda stand_in: getattr(stand_in, name), name, [self], {})
@@ -120,7 +122,7 @@ class DispatchedTensor(OverridingTensor):
 
     def emit_new(self, cg: Any) -> None:
         assert self.made_by is not None
-        if self.stand_in._is_view():  # PyTorch has made it one
+        if self.shares_version or self.stand_in._is_view():  # PyTorch has made it one
             raise Unsupported("reconstruct", f"{self.describe()}, which is a view of another", made_at=self.made_at)
         size, options = self.made_by
         cg.cb.push_null()
@@ -139,6 +141,14 @@ class DispatchedTensor(OverridingTensor):
 def _version(tensor: torch.Tensor) -> int:
     """How often the tensor has been written to. Those that are made in inference mode do not count."""
     return 0 if tensor.is_inference() else tensor._version
+
+
+def _count_together(one: torch.Tensor, other: torch.Tensor) -> bool:
+    """Whether a write to one tensor counts as one to the other."""
+    before = _version(other)
+    with torch.autograd._unsafe_preserve_version_counter(one):
+        torch.autograd.graph.increment_version(one)
+        return _version(other) != before
 
 
 def _new_tensor(
@@ -186,7 +196,8 @@ def _call(
     call = _Call(tx, name)
     given = [call.given(arg) for arg in args]
     named = {key: call.given(arg) for key, arg in kwargs.items()}
-    outside = [value for value in call.dispatched() if value.source is not None]
+    call.count_given = len(call.dispatched())
+    outside = [value for value in tx.dispatched if value.source is not None]
     versions = [_version(value.stand_in) for value in outside]
     # Inside a `__torch_dispatch__` PyTorch has nothing of autograd to do any more, and takes no operator apart.
     below = _CALLS.stack[-1].below if _CALLS.stack else None
@@ -203,6 +214,7 @@ def _call(
     for value, version in zip(outside, versions, strict=True):
         for _ in range(_version(value.stand_in) - version):
             tx.mutations.output(torch.autograd.graph.increment_version, (value,))
+    call.note_shared_versions()
     return call.value(result)
 
 
@@ -238,8 +250,8 @@ def plain_argument(tx: TraceContext, value: Value, tensor: Callable[[Any], torch
 class _Call:
     """A call of torch whose operators are being traced: stand-ins for its tensors, and the tensors by their stand-ins.
 
-    below: the dispatch keys that PyTorch includes and excludes where it asks for an operator; failure: what tracing one has raised, in
-    contrast to PyTorch.
+    count_given: how many tensors of such classes are arguments; below: the dispatch keys that PyTorch includes and excludes where it asks
+    for an operator; failure: what tracing one has raised, in contrast to PyTorch.
     """
 
     def __init__(self, tx: TraceContext, name: str):
@@ -248,12 +260,22 @@ class _Call:
         self._plain: dict[int, torch.Tensor] = {}
         self.failure: Exception | None = None
         self._last: Value | None = None
+        self.count_given = 0
         self._keys = _dispatch_keys()
         self.below: tuple[Any, Any] | None = None
 
     def dispatched(self) -> list[DispatchedTensor]:
         """The tensors met so far whose operators the program carries out."""
         return [value for _, value in self._values.values() if isinstance(value, DispatchedTensor)]
+
+    def note_shared_versions(self) -> None:
+        """Note which new tensors count their writes together with others (`detach`), which nothing else does for them."""
+        found = self.dispatched()
+        for value in found[self.count_given :]:
+            if value.source is None and not value.stand_in.is_inference():
+                value.shares_version |= any(
+                    _count_together(value.stand_in, o.stand_in) for o in found if o is not value
+                )
 
     # ---- from the trace to PyTorch
 

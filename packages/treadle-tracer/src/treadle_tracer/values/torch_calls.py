@@ -155,7 +155,7 @@ def run_in_graph(
     """
     if tx.modes.ask:
         tx.modes.refuse(_name(target))
-    if tx.has_dispatched and takes_dispatched(tx, (*args, *kwargs.values())):
+    if tx.dispatched and takes_dispatched(tx, (*args, *kwargs.values())):
         return call_operators(tx, op, target, args, kwargs)
     refuse_behind_draws(tx, target)
     known = operator_record(target)
