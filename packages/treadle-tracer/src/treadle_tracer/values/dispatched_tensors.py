@@ -13,6 +13,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from treadle_tracer.errors import Unsupported
+from treadle_tracer.guard_callables import GuardCallable
 from treadle_tracer.source import ConstSource
 from treadle_tracer.values.class_lookup import lookup
 from treadle_tracer.values.operator_calls import DispatchedTensor, StandIn, example, is_below_autograd, plain_argument
@@ -29,7 +30,8 @@ _OPTIONS = frozenset("strides storage_offset dtype layout device requires_grad".
 
 def is_dispatched(obj: torch.Tensor) -> bool:
     """Whether an outside tensor is one of such a subclass, without elements of its own."""
-    return type(obj) is not torch.Tensor and why_not_dispatched(type(obj)) is None and _why_no_wrapper(obj) is None
+    cls = type(obj)
+    return is_dispatching(cls) and why_not_dispatched(cls) is None and _why_no_wrapper(obj) is None
 
 
 def why_not_dispatched(cls: type) -> str | None:
@@ -87,16 +89,13 @@ def _stand_in_of(obj: torch.Tensor) -> torch.Tensor:
 # ---- tensors from outside
 
 
-class _SameMetadata:
-    """Guard callable: a tensor of the class has the metadata of `obj`."""
+class _HasMetadata(GuardCallable):
+    """A tensor of the class has these metadata."""
 
-    __slots__ = ("expected",)
-
-    def __init__(self, obj: torch.Tensor):
-        self.expected = _metadata(obj)
+    __slots__ = ()
 
     def __call__(self, obj: torch.Tensor) -> bool:
-        return _metadata(obj) == self.expected
+        return bool(_metadata(obj) == self.question)
 
 
 def _metadata(obj: torch.Tensor) -> tuple[Any, ...]:
@@ -111,9 +110,8 @@ def wrap_dispatched(tx: TraceContext, obj: torch.Tensor, source: Source) -> Valu
     if is_below_autograd():
         raise Unsupported("tensor-kind", f"{source.text} in a function that runs below autograd")
     tx.guards.add(source, "type_is", cls)
-    tx.guards.add(
-        source, "call", _SameMetadata(obj), f"{source.text} has sizes {tuple(obj.shape)} and the other metadata"
-    )
+    check = _HasMetadata(_metadata(obj))
+    tx.guards.add(source, "call", check, f"{source.text} has sizes {tuple(obj.shape)} and the other metadata")
     _rely_on_class(tx, cls)
     found = DispatchedTensor(cls, _stand_in_of(obj), obj, source)
     tx.dispatched.append(found)

@@ -211,6 +211,7 @@ def _call(
         raise Unsupported("torch-call-raises", f"{name}: {type(error).__name__}: {error}") from error
     finally:
         _CALLS.stack.pop()
+        call.failure = None  # its traceback refers to the trace
     for value, version in zip(outside, versions, strict=True):
         for _ in range(_version(value.stand_in) - version):
             tx.mutations.output(torch.autograd.graph.increment_version, (value,))
