@@ -12,6 +12,7 @@ from torch.utils import _pytree as pytree  # noqa: E402
 
 from treadle_shapes import ShapeEnv  # noqa: E402
 from treadle_shapes.torch import (  # noqa: E402  # noqa: E402
+    fake_calls,
     fake_like,
     fake_mode,
     fake_shape_env,
@@ -439,3 +440,31 @@ def test_what_was_not_used_goes_first(store, monkeypatch):
     begin_process(store)
     assert not run(aten.relu.default, torch.rand(3))[1] and not run(aten.sin.default, torch.rand(3))[1]
     assert run(aten.exp.default, torch.rand(3))[1]
+
+
+@pytest.mark.parametrize(
+    "call",
+    (
+        lambda x: (aten.relu.default, [x]),
+        lambda x: (aten.add.Tensor, [x, x]),
+        lambda x: (aten.detach.default, [x]),
+        lambda x: (aten.t.default, [x]),
+        lambda x: (aten.view.default, [x, [12]]),
+        lambda x: (aten.sum.default, [x]),
+    ),
+    ids=("relu", "add", "detach", "t", "view", "sum"),
+)
+def test_calls_that_autograd_sees_have_a_history(call, monkeypatch):
+    monkeypatch.setattr(static_kernels, "answer", _answer)
+    mode = fake_mode()
+    calls = fake_calls(mode)
+    with mode:
+        x = torch.empty(3, 4, requires_grad=True)
+
+    def run():
+        with mode:
+            return function(*args)
+
+    function, args = call(x)
+    expected = function is not aten.detach.default
+    assert [calls.call(function, run, args, {}).requires_grad for _ in range(3)] == [expected] * 3

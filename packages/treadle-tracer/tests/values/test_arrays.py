@@ -484,3 +484,28 @@ def test_arrays_of_tensors(items):
         assert one.dtype == other.dtype
         np.testing.assert_array_equal(one, other)
     assert len(said.graphs) == 1
+
+
+@pytest.mark.parametrize(
+    "call",
+    ("np.array(x)", "np.array(x, dtype=np.float64)", "np.array(x, copy=True, order='C')", "np.array(x, copy=None)"),
+)
+def test_copies_of_tensors_warn_as_in_eager(call):
+    program = eval(f"lambda x: torch.from_numpy({call} * 2)", {"np": np, "torch": torch})
+    run, said = compiled(program)
+    x = torch.tensor([1.0, 2.0])
+
+    def outcome(function, action):
+        with warnings.catch_warnings(record=True) as found:
+            warnings.simplefilter(action)
+            try:
+                result = function(x).tolist()
+            except DeprecationWarning as error:
+                result = str(error)
+        return result, [(str(one.message), one.category, one.filename, one.lineno) for one in found]
+
+    for action in ("always", "ignore"):
+        assert outcome(run, action) == outcome(program, action)
+    assert not said.breaks
+    for action in ("error", "always"):
+        assert outcome(run, action) == outcome(program, action)

@@ -160,6 +160,7 @@ class Tracer:
         self.autocast_nesting = 0
         self.overrides_off = 0
         self.dispatches = 0
+        self.dispatched: list[Any] = []
         self.grad_mode_uses = 0
         self.speculation: Speculates | None = None
         self.failed_joins: collections.Counter[tuple[int, int]] = collections.Counter()

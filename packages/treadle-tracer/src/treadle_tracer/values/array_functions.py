@@ -6,6 +6,7 @@ implements in C. A call that stands in no table breaks the graph, and so does on
 
 from __future__ import annotations
 
+import functools
 import types
 import warnings
 from collections.abc import Callable
@@ -42,6 +43,7 @@ from treadle_tracer.values.arrays import ArrayValue, fresh, in_graph, numpy_modu
 from treadle_tracer.values.backwards_view import BackwardsView
 from treadle_tracer.values.base import NONE, Constant, LazyValue
 from treadle_tracer.values.class_lookup import MISSING, lookup
+from treadle_tracer.values.deferred_warnings import warn
 from treadle_tracer.values.objects import ObjectValue
 from treadle_tracer.values.sequences import ListValue, Sequence, TupleValue
 from treadle_tracer.values.tensor import SymbolicValue, TensorValue, shape_of
@@ -124,6 +126,9 @@ def _array(tx: TraceContext, given: Value, dtype: Value | None = None, *, copy: 
         raise Unsupported("numpy", "numpy.array in another order")
     if must_copy is False:
         raise Unsupported("numpy", "numpy.array(copy=False)")
+    given = given.force(tx) if isinstance(given, LazyValue) else given
+    if must_copy and isinstance(given, TensorValue) and (text := _warning_of_copies()) is not None:
+        warn(tx, Constant(text), DeprecationWarning, tx.frames[-1])
     if order == "C":
         return ArrayValue(fresh(tx, _asarray(tx, given, dtype)))
     found = _asarray(tx, given, dtype)
@@ -131,6 +136,15 @@ def _array(tx: TraceContext, given: Value, dtype: Value | None = None, *, copy: 
     array = ArrayValue(in_graph(tx, torch.clone, found.tensor)) if is_same and must_copy else found
     missing = plain(options.get("ndmin"), 0) - array.ndim
     return array if missing <= 0 else get_item(tx, array, TupleValue([NONE] * missing + [Constant(Ellipsis)]))
+
+
+@functools.cache
+def _warning_of_copies() -> str | None:
+    """What NumPy says of a tensor that it is to copy: PyTorch's `__array__` takes no `copy` (NumPy 2). None if it says nothing."""
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        numpy_module().array(torch.zeros(1))
+    return str(said[0].message) if said else None
 
 
 def _asarray(tx: TraceContext, given: Value, dtype: Value | None = None, order: Value | None = None, **options: Value):

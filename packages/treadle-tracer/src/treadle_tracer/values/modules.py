@@ -20,6 +20,7 @@ from treadle_tracer.values.attribute_stores import store_attribute
 from treadle_tracer.values.base import Constant
 from treadle_tracer.values.class_lookup import MISSING, instance_dict_source, lookup
 from treadle_tracer.values.constants import CONSTANT_TYPES
+from treadle_tracer.values.dispatched_tensors import is_dispatched
 from treadle_tracer.values.mappings import DictValue
 from treadle_tracer.values.objects import ObjectValue
 from treadle_tracer.values.originals import MODULE_CALL_IMPL, MODULE_GETATTR, MODULE_SETATTR
@@ -69,7 +70,7 @@ def _is_written(tx: TraceContext, module: ModuleValue, name: str) -> bool:
 
 def _wrap_member(tx: TraceContext, obj: Any, source: Source) -> Value:
     """A parameter or buffer in a module's dict."""
-    if not isinstance(obj, torch.Tensor) or id(obj) in tx.wrapped or is_subclassed(obj):
+    if not isinstance(obj, torch.Tensor) or id(obj) in tx.wrapped or is_subclassed(obj) or is_dispatched(obj):
         return tx.wrap(obj, source)
     made = tx.wrap_tensor(obj, source, static=True)
     tx.wrapped[id(obj)] = (obj, made)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -17,8 +17,8 @@ from treadle_tracer.values.class_lookup import MISSING, lookup
 from treadle_tracer.values.originals import is_original, original
 from treadle_tracer.values.tensor import TensorValue, shape_of
 from treadle_tracer.values.tensor_hooks import register_hook
-from treadle_tracer.values.tensor_queries import answer_of_object
-from treadle_tracer.values.tensor_subclasses import SubclassedTensor, as_subclass, call_override_of_method
+from treadle_tracer.values.tensor_queries import answer_of_object, storage_offset
+from treadle_tracer.values.tensor_subclasses import OverridingTensor, as_subclass, call_override_of_method
 from treadle_tracer.values.torch_calls import run_in_graph
 from treadle_tracer.values.value import Value
 
@@ -66,7 +66,7 @@ def _overridden_by_argument(
     tx: TraceContext, owner: TensorValue, name: str, args: list[Value], kwargs: dict[str, Value]
 ) -> Value | None:
     """What a method gives for an argument that overrides it (`x[mask]`, `x + y` with a tensor of a subclass); None where there is none."""
-    if not any(isinstance(arg, SubclassedTensor) for arg in (*args, *kwargs.values())):
+    if not any(isinstance(arg, OverridingTensor) for arg in (*args, *kwargs.values())):
         return None
     return call_override_of_method(tx, owner, name, args, kwargs)
 
@@ -116,6 +116,11 @@ def _length(tx: TraceContext, owner: TensorValue, args: list[Value], kwargs: dic
     return shape_of(tx, owner).items[0] if owner.fake.dim() else Constant(owner.length(tx))
 
 
+def _storage_offset(tx: TraceContext, owner: TensorValue, args: list[Value], kwargs: dict[str, Value]) -> Value | None:
+    offset = None if args or kwargs else storage_offset(tx, owner)
+    return None if offset is None else tx.from_constant(offset)
+
+
 def _type_method(tx: TraceContext, owner: TensorValue, args: list[Value], kwargs: dict[str, Value]) -> Value | None:
     if args or kwargs:
         return None
@@ -125,6 +130,11 @@ def _type_method(tx: TraceContext, owner: TensorValue, args: list[Value], kwargs
 def _requires_grad_(tx: TraceContext, owner: TensorValue, args: list[Value], kwargs: dict[str, Value]) -> Value:
     gradients.set_requires_grad(tx, owner, args[0] if args else kwargs.get("requires_grad", Constant(True)))
     return owner
+
+
+def _as_function(function: Callable[..., Any]) -> Callable[..., Value]:
+    """The method is the function, which has a rule."""
+    return lambda tx, owner, args, kwargs: tx.wrap_known(function).call(tx, [owner, *args], kwargs)
 
 
 def _to_numpy(tx: TraceContext, owner: TensorValue, args: list[Value], kwargs: dict[str, Value]) -> Value:
@@ -158,10 +168,13 @@ _TENSOR_METHODS: dict[str, Callable[..., Value | None]] = by_name(
         _unsupported("tensor-method"),
     ),
     ("register_hook", register_hook),
+    ("cov", _as_function(torch.cov)),
+    ("corrcoef", _as_function(torch.corrcoef)),
     ("numpy __array__", _to_numpy),
     ("backward", differentiation.tensor_backward),
     ("size", _size),
     ("__len__", _length),
+    ("storage_offset", _storage_offset),
     ("type", _type_method),
     ("as_subclass", lambda tx, owner, args, kwargs: as_subclass(tx, owner, *args)),
     ("__getitem__", lambda tx, owner, args, kwargs: owner.get_item(tx, args[0])),

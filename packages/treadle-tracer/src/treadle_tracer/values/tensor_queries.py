@@ -6,9 +6,10 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from treadle_shapes.torch import operator
+from treadle_shapes.torch import is_transforming, operator
 from treadle_tracer.errors import Unsupported
 from treadle_tracer.guard_callables import GuardCallable
+from treadle_tracer.values.call_effects import storages
 
 if TYPE_CHECKING:
     from treadle_tracer.values.value import TraceContext, Value
@@ -32,9 +33,29 @@ def answer_of_object(tx: TraceContext, owner: Any, name: str) -> Any:
     record = operator(name)
     if record is None or not record.asks_about_object or owner.obj is None or owner.source is None:
         return None
+    return answer_of(tx, owner, name)
+
+
+def answer_of(tx: TraceContext, owner: Any, name: str) -> Any:
+    """The answer of an outside tensor to a question without arguments, guarded."""
     answer = getattr(torch.Tensor, name)(owner.obj)
     tx.guards.add(owner.source, "call", _AnswerIs(name, answer), f"{owner.source.text}.{name}() is {answer!r}")
     return answer
+
+
+def storage_offset(tx: TraceContext, owner: Any) -> Any:
+    """The offset of a tensor in its memory; of an outside tensor, and of views of one, only where that begins at 0, which is guarded.
+
+    None where it is not known.
+    """
+    memory = storages(owner.fake)
+    if not memory or is_transforming() or owner.data is not None:
+        return None
+    for known in tx.known_tensors():
+        if known.source is not None and known.obj is not None and storages(known.fake) & memory:
+            if known.data is not None or answer_of(tx, known, "storage_offset") != 0:
+                return None
+    return owner.fake.storage_offset()
 
 
 def refuse_unguarded(target: Any, args: list[Value], kwargs: dict[str, Value]) -> None:

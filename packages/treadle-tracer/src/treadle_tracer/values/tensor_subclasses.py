@@ -3,8 +3,8 @@
     y = x.as_subclass(Tagged) + 1     =>     Tagged.__torch_function__(torch.Tensor.add, (Tagged,), (x', 1))
 
 The graph computes with plain tensors only: every such tensor stands for one, an alias of the same elements. Its class, its attributes and
-`__torch_function__` are the program's Python, and traced. Subclasses with a `__torch_dispatch__` of their own, whose elements are
-elsewhere, are left to Python.
+`__torch_function__` are the program's Python, and traced. The elements of subclasses with a `__torch_dispatch__` of their own are
+elsewhere: see `dispatched_tensors`.
 
 Which function PyTorch hands to `__torch_function__` for a method or an operator is asked of PyTorch (`_function_asked`).
 """
@@ -51,26 +51,27 @@ _NOT_OF_AN_ALIAS = frozenset(
 """Methods that look at, or change, the tensor object itself."""
 
 
-class SubclassedTensor(ObjectValue):
-    """A tensor of a subclass. tensor: the plain tensor that stands for it in the graph, and for nothing else."""
+class OverridingTensor(ObjectValue):
+    """A tensor of a subclass of `torch.Tensor`, which PyTorch's functions may ask what to do."""
 
-    __slots__ = ("tensor",)
-
-    def __init__(self, cls: type, tensor: TensorValue, obj: torch.Tensor | None = None, source: Source | None = None):
-        super().__init__(cls, obj, source)
-        self.tensor = tensor
+    __slots__ = ()
 
     def is_overriding(self, tx: TraceContext) -> bool:
         """Whether PyTorch's functions ask the class at present."""
         return not tx.overrides_off and is_overriding_class(tx, self.cls)
 
-    def plain(self, tx: TraceContext) -> TensorValue:
-        """The tensor as PyTorch's own functions take it."""
-        if self.is_overriding(tx):
-            raise Unsupported("tensor-subclass", f"{self.describe()} in a function that asks no __torch_function__")
-        return self.tensor
+    def hash_key(self, tx: TraceContext) -> Any:
+        return self if lookup(tx, self.cls, "__hash__") is torch.Tensor.__hash__ else super().hash_key(tx)
 
     # ---- attributes and methods of torch.Tensor
+
+    def own_attribute(self, tx: TraceContext, name: str) -> Value:
+        """An attribute of torch.Tensor, one of `_ATTRIBUTES`, where nobody is asked."""
+        raise NotImplementedError
+
+    def plain_method(self, tx: TraceContext, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        """PyTorch's own method, which asks no `__torch_function__`. In place, it gives this tensor."""
+        raise NotImplementedError
 
     def slot_attr(self, tx: TraceContext, raw: Any, name: str) -> Value:
         if not _is_of_tensors(raw):
@@ -79,7 +80,7 @@ class SubclassedTensor(ObjectValue):
             return dispatch(tx, Getter(raw), [self], [self], None)
         if name not in _ATTRIBUTES:
             raise Unsupported("tensor-attribute", f".{name} of {self.describe()}")
-        return self.tensor.get_attr(tx, name)
+        return self.own_attribute(tx, name)
 
     def set_attr(self, tx: TraceContext, name: str, value: Value) -> None:
         if isinstance(lookup(tx, torch.Tensor, name), (types.GetSetDescriptorType, property)):
@@ -93,12 +94,30 @@ class SubclassedTensor(ObjectValue):
         if not is_original(torch.Tensor, name, raw):
             raise Unsupported("tensor-method", f"{name} of {self.describe()}")
         result = call_override_of_method(tx, self, name, args, kwargs)
-        if result is not None:
-            return result
-        return as_subclass(tx, self, *args) if name == "as_subclass" else self.plain_method(tx, name, args, kwargs)
+        return self.plain_method(tx, name, args, kwargs) if result is None else result
+
+
+class SubclassedTensor(OverridingTensor):
+    """A tensor of a subclass with elements. tensor: the plain tensor that stands for it in the graph, and for nothing else."""
+
+    __slots__ = ("tensor",)
+
+    def __init__(self, cls: type, tensor: TensorValue, obj: torch.Tensor | None = None, source: Source | None = None):
+        super().__init__(cls, obj, source)
+        self.tensor = tensor
+
+    def plain(self, tx: TraceContext) -> TensorValue:
+        """The tensor as PyTorch's own functions take it."""
+        if self.is_overriding(tx):
+            raise Unsupported("tensor-subclass", f"{self.describe()} in a function that asks no __torch_function__")
+        return self.tensor
+
+    def own_attribute(self, tx: TraceContext, name: str) -> Value:
+        return self.tensor.get_attr(tx, name)
 
     def plain_method(self, tx: TraceContext, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
-        """PyTorch's own method, which asks nobody. In place, it gives this tensor."""
+        if name == "as_subclass":
+            return as_subclass(tx, self, *args)
         if name in _NOT_OF_AN_ALIAS:
             raise Unsupported("tensor-method", f"{name} of {self.describe()}")
         if name == "__bool__":
@@ -140,7 +159,7 @@ class Getter(ConcreteValue):
 
     def call(self, tx: TraceContext, args: list[Value], kwargs: dict[str, Value]) -> Value:
         owner = args[0]
-        if isinstance(owner, SubclassedTensor):
+        if isinstance(owner, OverridingTensor):
             return owner.slot_attr(tx, self.descriptor, self.descriptor.__name__)
         if not isinstance(owner, TensorValue):
             raise Unsupported("tensor-attribute", f".{self.descriptor.__name__} of {owner.describe()}")
@@ -184,11 +203,16 @@ def _as_plain(tensor: torch.Tensor) -> torch.Tensor:
         torch._C._set_grad_enabled(was_enabled)
 
 
-def why_not_subclass(cls: type) -> str | None:
-    """Why tensors of a class cannot stand in a graph as plain ones, or None."""
+def is_dispatching(cls: type) -> bool:
+    """Whether the class of a tensor overrides PyTorch's operators."""
+    return cls.__torch_dispatch__ is not torch._C._disabled_torch_dispatch_impl  # type: ignore[attr-defined]
+
+
+def why_not_subclass(cls: type, dispatching: bool = False) -> str | None:
+    """Why tensors of a class cannot be followed, or None. dispatching: whether they may override PyTorch's operators."""
     if not is_subtype(cls, torch.Tensor) or is_subtype(cls, torch.nn.Parameter) or is_subtype(cls, torch.nn.Buffer):
         return "is no subclass of torch.Tensor alone"
-    if cls.__torch_dispatch__ is not torch._C._disabled_torch_dispatch_impl:  # type: ignore[attr-defined]
+    if is_dispatching(cls) and not dispatching:
         return "overrides PyTorch's operators by __torch_dispatch__"
     function = cls.__torch_function__
     if not isinstance(function, types.MethodType) and function is not torch._C._disabled_torch_function_impl:
@@ -210,8 +234,10 @@ def wrap_subclassed(tx: TraceContext, obj: torch.Tensor, source: Source) -> Subc
     return SubclassedTensor(cls, alias, obj, source)
 
 
-def as_subclass(tx: TraceContext, owner: TensorValue | SubclassedTensor, cls_value: Value) -> Value:
+def as_subclass(tx: TraceContext, owner: TensorValue | OverridingTensor, cls_value: Value) -> Value:
     """`owner.as_subclass(cls)`: an alias of that class, without attributes of its own."""
+    if not isinstance(owner, (TensorValue, SubclassedTensor)):
+        raise Unsupported("tensor-subclass", f"{owner.describe()}.as_subclass")
     tensor = owner.tensor if isinstance(owner, SubclassedTensor) else owner
     cls = cls_value.constant()
     why_not = None if cls is torch.Tensor else why_not_subclass(cls)
@@ -303,7 +329,7 @@ def default_override(tx: TraceContext, args: list[Value], kwargs: dict[str, Valu
 def _call_plain(tx: TraceContext, function: Value, args: list[Value], kwargs: dict[str, Value]) -> Value:
     """`function(*args, **kwargs)`. An operator that torch.Tensor has in Python is one of the plain tensor, not code to trace."""
     method = getattr(function, "obj", None)
-    if args and isinstance(args[0], SubclassedTensor) and isinstance(method, types.FunctionType):
+    if args and isinstance(args[0], OverridingTensor) and isinstance(method, types.FunctionType):
         name = method.__name__
         is_operator = name == "backward" or operator_record(name) is not None
         if is_operator and vars(torch.Tensor).get(name) is method:
@@ -315,7 +341,7 @@ def _converted(tx: TraceContext, value: Value, cls: type) -> Value:
     """torch/_tensor.py, `_convert`"""
     if cls is torch.Tensor:
         return value
-    if isinstance(value, (TensorValue, SubclassedTensor)) and not issubclass(value.python_type(), cls):
+    if isinstance(value, (TensorValue, OverridingTensor)) and not issubclass(value.python_type(), cls):
         return as_subclass(tx, value, Constant(cls))
     if isinstance(value, TupleValue):
         return TupleValue([_converted(tx, item, cls) for item in value.unpack(tx)], value.cls)

@@ -36,6 +36,7 @@ from treadle_tracer.values.hidden_draws import refuse_behind_draws
 from treadle_tracer.values.known_results import known_result
 from treadle_tracer.values.mappings import DictValue, DictView
 from treadle_tracer.values.numpy_numbers import NumpyNumber
+from treadle_tracer.values.operator_calls import call_operators, takes_dispatched
 from treadle_tracer.values.refused_writes import why_not_run
 from treadle_tracer.values.sequences import ListValue, Sequence, SliceValue, TupleValue
 from treadle_tracer.values.tensor import SymbolicValue, TensorValue
@@ -154,6 +155,8 @@ def run_in_graph(
     """
     if tx.modes.ask:
         tx.modes.refuse(_name(target))
+    if tx.dispatched and takes_dispatched(tx, (*args, *kwargs.values())):
+        return call_operators(tx, op, target, args, kwargs)
     refuse_behind_draws(tx, target)
     known = operator_record(target)
     if _name(target) == "detach_" and isinstance(args[0], TensorValue) and answer_of_object(tx, args[0], "_is_view"):

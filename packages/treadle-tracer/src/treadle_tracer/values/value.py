@@ -360,6 +360,7 @@ class TraceContext(LooksUp, Protocol):
     autocast_nesting: int
     overrides_off: int  # how many parts of the program around this place turn `__torch_function__` off
     dispatches: int  # how many calls of `__torch_function__` are being traced
+    dispatched: list[Any]  # tensors whose operators the program carries out: see `values.operator_calls`
     grad_mode_uses: int  # how often the program has asked for grad mode or set it
     step: int  # of the next instruction, counted over all frames
     began_in_inference_mode: bool

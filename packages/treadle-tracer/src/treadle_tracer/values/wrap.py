@@ -52,6 +52,7 @@ from treadle_tracer.values.constants import (
 )
 from treadle_tracer.values.context_variables import wrap_context_variable
 from treadle_tracer.values.dispatch import DISPATCH_CODE, Dispatch
+from treadle_tracer.values.dispatched_tensors import is_dispatched, wrap_dispatched
 from treadle_tracer.values.exceptions import exception_of
 from treadle_tracer.values.functions import (
     BoundMethod,
@@ -361,6 +362,8 @@ def _nn_module(tx: TraceContext, obj: torch.nn.Module, source: Source) -> Value:
 def _tensor(tx: TraceContext, obj: torch.Tensor, source: Source) -> Value:
     if is_subclassed(obj):
         return wrap_subclassed(tx, obj, source)
+    if is_dispatched(obj):
+        return wrap_dispatched(tx, obj, source)
     return tx.wrap_tensor(obj, source)
 
 

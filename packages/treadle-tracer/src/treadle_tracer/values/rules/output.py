@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 from treadle_tracer.class_facts import mro_of
 from treadle_tracer.errors import Unsupported
 from treadle_tracer.guard_callables import GuardCallable
-from treadle_tracer.source import ConstSource
 from treadle_tracer.values.base import NONE, Constant, is_none
 from treadle_tracer.values.class_lookup import find_in_mro
 from treadle_tracer.values.deferred_text import joined_text, snapshot
+from treadle_tracer.values.deferred_warnings import changes_streams, warn
 from treadle_tracer.values.functions import ClassValue, ModuleObject
 from treadle_tracer.values.made_natives import NativeObject
 from treadle_tracer.values.outputs import is_stream, queue
@@ -26,8 +26,8 @@ from treadle_tracer.values.value import Value
 if TYPE_CHECKING:
     from treadle_tracer.values.value import TraceContext
 
-# At run time the program may have put functions of its own in their places, which call them.
-_PRINT, _WARN = print, warnings.warn_explicit
+# At run time the program may have put a function of its own in its place, which calls it.
+_PRINT = print
 
 # ---- print
 
@@ -89,16 +89,7 @@ def _warn(tx: TraceContext, args: Args, kwargs: Kwargs) -> Value:
     kind = category.obj if isinstance(category, ClassValue) else UserWarning
     if not (isinstance(category, ClassValue) or category.constant() is None) or not issubclass(kind, Warning):
         raise Unsupported("output", f"warnings.warn of category {category.describe()}")
-    if _changes_streams(tx):
-        raise Unsupported("output", "a warning after the program has changed where warnings go")
-    frame = _frame_at(tx.frames, level)
-    place = _WarningPlace(kind, frame)
-    known = text.constant() if text.is_constant() else None
-    check = _IsNoError(place, known)
-    if not check(warnings):
-        raise Unsupported("output", "a warning that is an exception")
-    tx.guards.add(ConstSource(warnings), "call", check, f"no filter turns this {kind.__name__} into an exception")
-    queue(tx, place.warn, text)
+    warn(tx, text, kind, _frame_at(tx.frames, level))
     return NONE
 
 
@@ -108,44 +99,6 @@ def _frame_at(frames: Sequence[Any], level: Value) -> Any:
     if type(distance) is not int or distance > len(frames):
         raise Unsupported("output", "the line of the caller is reported")
     return frames[-max(distance, 1)]
-
-
-class _WarningPlace:
-    """Where a warning comes from, as Python's own `warnings.warn` would find out from the frame."""
-
-    def __init__(self, category: type[Warning], frame: Any):
-        self.category = category
-        self.globals = frame.globals
-        self.module = frame.globals.get("__name__") or "<string>"
-        self.file, self.line, _ = frame.position()
-
-    def warn(self, text: str) -> None:
-        """Run-time helper."""
-        registry = self.globals.setdefault("__warningregistry__", {})
-        # Without the globals, as `warnings.warn` does it: with them the loader is asked for the source, and there may be none.
-        _WARN(text, self.category, self.file, self.line, self.module, registry)
-
-
-class _IsNoError:
-    """Guard callable: no filter makes the warning an exception. text: None if it is not known."""
-
-    def __init__(self, place: _WarningPlace, text: str | None):
-        self.place, self.text = place, text
-
-    def __call__(self, module: Any) -> bool:
-        place = self.place
-        for action, message, category, name, line in module.filters:
-            if (
-                issubclass(place.category, category)
-                and (message is None or self.text is None or message.match(self.text))
-                and (name is None or name.match(place.module))
-                and line in (0, place.line)
-            ):
-                if action == "error":
-                    return False
-                if self.text is not None or message is None:
-                    return True
-        return module.defaultaction != "error"
 
 
 # ---- logging
@@ -175,7 +128,7 @@ def _log(tx: TraceContext, args: Args, kwargs: Kwargs) -> Value:
     obj, number = getattr(logger, "obj", None), level.constant()
     if logger.source is None or not _is_standard(obj) or type(number) is not int:
         raise Unsupported("output", "a logger with methods of its own")
-    if _changes_loggers(tx, obj) or _changes_streams(tx):
+    if _changes_loggers(tx, obj) or changes_streams(tx):
         raise Unsupported("output", "a log record after the program has changed where records go")
     asked = _IsEnabled(number, obj.isEnabledFor(number))
     tx.guards.add(logger.source, "call", asked, f"{logger.source.text}.isEnabledFor({number}) is {asked.answer}")
@@ -222,12 +175,6 @@ def _lists_of(logger: logging.Logger | None) -> Iterator[list[Any]]:
         yield logger.handlers
         yield from (owner.filters for owner in (logger, *logger.handlers))
         logger = logger.parent
-
-
-def _changes_streams(tx: TraceContext) -> bool:
-    """Whether the program has set an attribute of a module in which warnings and logging look up where output goes."""
-    scopes = {ConstSource(vars(module)) for module in (sys, warnings, logging)}
-    return any(source in scopes for source, _, _ in tx.mutations.global_stores())
 
 
 class _IsEnabled(GuardCallable):

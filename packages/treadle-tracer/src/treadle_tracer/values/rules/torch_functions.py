@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import fx
+from torch.utils._python_dispatch import return_and_correct_aliasing
 
 from treadle_shapes.torch import is_transforming, operator
 from treadle_tracer.errors import Unsupported
@@ -14,6 +15,7 @@ from treadle_tracer.values import differentiation, unbacked
 from treadle_tracer.values.arrays import ArrayValue
 from treadle_tracer.values.base import NONE, Constant, LazyValue
 from treadle_tracer.values.call_effects import storages, written_arguments
+from treadle_tracer.values.dispatched_tensors import correct_aliasing, new_dispatched
 from treadle_tracer.values.floats import is_float
 from treadle_tracer.values.rules import autograd_functions
 from treadle_tracer.values.rules.numpy_arrays import tensor_of_array
@@ -146,5 +148,7 @@ RULES = (
     Rule(torch.autograd.backward, differentiation.backward, Effect.WRITES_ARGUMENTS),
     Rule(torch.autograd.grad, differentiation.grad, Effect.GRAPH),
     Rule("torch.utils.checkpoint.checkpoint", _checkpoint),
+    Rule(torch.Tensor._make_wrapper_subclass, new_dispatched),  # type: ignore[attr-defined]
+    Rule(return_and_correct_aliasing, correct_aliasing),
     *[Rule(function, _tensor_of_numbers(function), Effect.GRAPH) for function in (torch.tensor, torch.as_tensor)],
 )
