@@ -22,12 +22,14 @@ from typing import Any
 
 import torch
 
+from .asked_gradients import named_nodes
 from .wrapper import writing
 
 # A leaf whose node is in the graph of every `OutputNode` with sources. No gradient ever reaches it. The engine plans to execute its node in
 # a plain backward pass, and does not where the caller says which gradients it wants (`torch.autograd.grad`, `backward(inputs=...)`).
-_PROBE = torch.zeros((), requires_grad=True)
-_PROBE_NODE: Any = _PROBE.expand(1).grad_fn.next_functions[0][0]  # type: ignore[union-attr]
+with torch.inference_mode(False), torch.enable_grad():  # whatever is in force where this is imported
+    _PROBE = torch.zeros((), requires_grad=True)
+    _PROBE_NODE: Any = _PROBE.expand(1).grad_fn.next_functions[0][0]  # type: ignore[union-attr]
 
 
 class Observers:
@@ -58,10 +60,22 @@ class Observers:
         """Whether somebody looks, in the backward pass that runs now. The answer for one pass stays the same."""
         if self.were_there():
             return True
-        there = not torch._C._will_engine_execute_node(_PROBE_NODE) or any(map(_is_observed, self._outputs.values()))
+        there = self._are_named() or any(map(_is_observed, self._outputs.values()))
         if there:
             self._cut_in = torch._C._current_graph_task_id()
         return there
+
+    def _are_named(self) -> bool:
+        """Whether the caller may have named one of the outputs. Behind gradients that are differentiated again, one may be named later."""
+        if torch._C._will_engine_execute_node(_PROBE_NODE):
+            return False
+        named = None if torch.is_grad_enabled() else named_nodes()
+        return named is None or any(map(self._leads_to_output, named))
+
+    def _leads_to_output(self, node: Any) -> bool:
+        """Whether the node is that of an output, or of an input that an output has been copied into."""
+        nodes = [] if node is None else [node, *[below for below, _ in node.next_functions]]
+        return any(isinstance(n, _OUTPUT_NODE) and n.call.observers is self for n in nodes)
 
 
 def _is_observed(watched: tuple[weakref.ref[torch.Tensor], Mapping[int, Any]]) -> bool:
@@ -95,6 +109,7 @@ class OutputNode(torch.autograd.Function):
         return (None, None, None, tangent, *others)
 
 
+_OUTPUT_NODE: Any = OutputNode._backward_cls  # type: ignore[attr-defined]
 # `Function.apply` without what only transforms of `torch.func` need: under those, no compiled graph runs.
 _apply_output_node = super(torch.autograd.Function, OutputNode).apply
 
