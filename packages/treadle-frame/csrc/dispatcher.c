@@ -302,8 +302,8 @@ static PyObject *
 dispatch(Dispatcher *self, PyCodeObject *code, PyObject *const *args, size_t nargsf, PyObject *keyword_names)
 {
     CodeCache *cache = tf_cache_of(code);
-    if (cache == NULL || PyTuple_GET_SIZE(cache->entries) == 0) {
-        return call_original(self, args, nargsf, keyword_names);
+    if (cache == NULL || PyTuple_GET_SIZE(cache->entries) == 0 || cache->resting > 0) {
+        return call_original(self, args, nargsf, keyword_names);    /* the evaluator counts the rest down */
     }
     int n_slots = tf_n_arguments(code);
     PyObject *on_stack[SLOTS_ON_STACK];

@@ -265,6 +265,7 @@ typedef struct {
     bool fast_path_unpack;
     PyObject *fast_path_may_retry;  /* borrowed from fast_path: asked whether the code runs when the callable has raised; or NULL */
     unsigned long long hits;
+    bool runs_original;         /* the replacement is the code that it is cached on: the guard tells which calls need no question */
     PyObject *weakrefs;
 } Entry;
 
@@ -275,6 +276,7 @@ typedef struct CodeCache {
     bool skip;
     bool skip_below;            /* the hook is off in what the code calls, too */
     int stale_entries;          /* how many fresh entries did not hold for the calls they were made for */
+    int resting;                /* so many calls run as they are, without a look at the entries */
 } CodeCache;
 
 extern PyTypeObject Entry_Type;
@@ -283,6 +285,7 @@ CodeCache *tf_cache_of(PyCodeObject *);                         /* NULL when the
 CodeCache *tf_cache_create(PyCodeObject *);                     /* the one there is, or a new one; NULL with an exception set */
 /* Finds the entry whose guard holds: 1 and a new reference, 0, or -1 with an exception set. Runs with the hook off. */
 int tf_cache_find(PyCodeObject *, GuardView *, Entry **);
+bool tf_cache_rests(CodeCache *);                               /* whether this call runs without a look; counted */
 int tf_cache_accepts(PyCodeObject *, Entry *);                   /* -1 with LayoutError set: it cannot run in its place */
 int tf_cache_add(PyCodeObject *, Entry *);
 int tf_cache_set_skip(PyCodeObject *, bool);
