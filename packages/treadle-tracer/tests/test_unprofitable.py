@@ -131,6 +131,48 @@ def test_functions_that_were_traced_in_place_are_left_as_well():
     assert treadle_frame.is_skipped(helper)
 
 
+def calls_small(x):
+    return small(x) + 1
+
+
+def calls_that_and_more(x):
+    for _ in range(20):
+        x = torch.sin(x) * 2
+    return calls_small(x)
+
+
+def test_small_pieces_below_a_call_are_pieces_of_the_caller():
+    fn, recorder = compiled(calls_small, leave_unprofitable=True)
+    for _ in range(4):
+        assert torch.equal(fn(torch.ones(4)), calls_small(torch.ones(4)))
+    assert left(recorder) == ["calls_small"]
+    assert all(entry.payload.is_left for entry in treadle_frame.entries(calls_small))
+    assert treadle_frame.is_skipped(small)
+
+
+def test_pieces_below_a_call_stay_where_the_caller_gains_more():
+    assert not left(run(calls_that_and_more, *[(torch.ones(4),)] * 4))
+
+
+def test_pieces_below_a_decorator_are_pieces_of_the_decorated_function():
+    """The wrapper has the entry, which gains more than the calls that it goes on with; the turns of the loop cost more than that."""
+
+    @torch.no_grad()
+    def turns(x):
+        y = x
+        for _ in range(8):
+            y = torch.sin(y) * 2
+        for _ in range(40):
+            x = x + 1
+            if x.sum() > 1e9:
+                break
+        return x + y
+
+    recorder = run(turns, *[(torch.ones(4),)] * 4)
+    assert left(recorder) == ["decorate_context"]
+    assert treadle_frame.is_skipped(turns.__wrapped__)
+
+
 @pytest.mark.parametrize("leave", [False, True])
 def test_gradients(leave):
     fn, recorder = compiled(small, leave_unprofitable=leave)

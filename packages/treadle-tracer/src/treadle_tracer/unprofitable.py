@@ -10,7 +10,8 @@ estimates the profit of one run of each graph, entries count their runs.
                      continuations are dropped. Else the entries are put back
     another call     that these guards do not accept compiles again, and is judged again
 
-A function that is one graph is judged when it is compiled.
+A function that is one graph is judged when it is compiled. What breaks below a call that a trace has followed belongs to the function whose
+entries have followed it: the continuations of the one that is called are pieces of the caller.
 """
 
 from __future__ import annotations
@@ -62,11 +63,41 @@ def judge(
         skip = Skip(SkipKind.UNPROFITABLE, f"its graph is too small to gain anything ({_profit_text(profit)})")
         _leave_inlined([entry], state_of)
         return left_to_python(code, entry, is_root), skip
-    if original is not None and original is not code:
-        profits = [e.payload.least_profit for e in (*treadle_frame.entries(original), entry)]
+    if original is None:
+        return entry, None
+    _note_callers(original, entry, state_of)
+    if original is not code:
+        entries = [e for owner in _owners(original, state_of) for e in treadle_frame.entries(owner)]
+        profits = [e.payload.least_profit for e in (*entries, entry)]
         if None not in profits and min(profits) < 0:
             put_on_trial(code, state_of)
     return entry, None
+
+
+def _note_callers(original: CodeType, entry: Any, state_of: Callable[[CodeType], CodeState]) -> None:
+    """Remember at the functions that an entry of `original`, or of a continuation of it, has called in place that it has done so."""
+    for inlined in _inlined(entry):
+        if inlined is not original:
+            state_of(inlined).called_in[original] = None
+
+
+def _inlined(entry: Any) -> list[CodeType]:
+    return [code for reference in entry.payload.inlined if (code := reference()) is not None]
+
+
+def _owners(original: CodeType, state_of: Callable[[CodeType], CodeState]) -> list[CodeType]:
+    """The functions that are judged by the continuations of this one: itself if it has entries, else those that call it in place."""
+    found, pending, seen = list[CodeType](), [original], set[int]()
+    while pending:
+        code = pending.pop()
+        if id(code) in seen:
+            continue
+        seen.add(id(code))
+        if treadle_frame.entries(code) or state_of(code).on_trial:
+            found.append(code)
+        else:
+            pending += list(state_of(code).called_in)
+    return found
 
 
 def put_on_trial(code: CodeType, state_of: Callable[[CodeType], CodeState]) -> None:
@@ -74,8 +105,9 @@ def put_on_trial(code: CodeType, state_of: Callable[[CodeType], CodeState]) -> N
     original = original_of(code)
     if original is None or original is code:
         return
-    installed = [entry for entry in treadle_frame.entries(original) if not entry.payload.is_left]
-    state_of(original).on_trial += [entry for entry in installed if treadle_frame.remove_entry(original, entry)]
+    for owner in _owners(original, state_of):
+        installed = [entry for entry in treadle_frame.entries(owner) if not entry.payload.is_left]
+        state_of(owner).on_trial += [entry for entry in installed if treadle_frame.remove_entry(owner, entry)]
 
 
 def end_trial(
@@ -87,9 +119,10 @@ def end_trial(
     """
     code = frame.code
     entries, state.on_trial = state.on_trial, []
-    skip = _why_leave(entries, continuations_of(code))
+    members = _members(code, entries)
+    skip = _why_leave(entries, members)
     if skip is not None:
-        pieces = _pieces(continuations_of(code))
+        pieces = _pieces(members)
         _leave_inlined([*entries, *[piece for _, piece in pieces]], state_of)
         for member, piece in pieces:
             treadle_frame.remove_entry(member, piece)
@@ -107,8 +140,7 @@ def end_trial(
 def _leave_inlined(pieces: Sequence[Any], state_of: Callable[[CodeType], CodeState]) -> None:
     """Leave the functions alone that these entries have called in place: in smaller pieces they would cost more. Where another function
     that is compiled calls them, they are still traced as a part of it."""
-    codes = [code for piece in pieces for reference in piece.payload.inlined if (code := reference()) is not None]
-    for code in codes:
+    for code in [code for piece in pieces for code in _inlined(piece)]:
         if not (state_of(code).is_root or treadle_frame.entries(code)):
             treadle_frame.skip(code)
 
@@ -158,6 +190,20 @@ def _bounded(payload: Payload) -> tuple[tuple[int | None, int | None], ...]:
         most = upper if size is None else _GROWTH * max(size, lower or 0)
         found.append((lower, most if upper is None or most is None else min(upper, most)))
     return tuple(found)
+
+
+def _members(code: CodeType, entries: Sequence[Any]) -> list[CodeType]:
+    """The continuations of a function with these entries, and those of the functions that they call in place and that have no entries."""
+    found = continuations_of(code)
+    pending, seen = [*entries, *[piece for _, piece in _pieces(found)]], {id(code)}
+    while pending:
+        for inlined in _inlined(pending.pop()):
+            if id(inlined) not in seen and not treadle_frame.entries(inlined):
+                members = continuations_of(inlined)
+                found += members
+                pending += [piece for _, piece in _pieces(members)]
+            seen.add(id(inlined))
+    return found
 
 
 def _pieces(members: Sequence[CodeType]) -> list[tuple[CodeType, Any]]:
