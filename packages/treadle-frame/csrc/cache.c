@@ -8,6 +8,7 @@
 
 static Py_ssize_t extra_index = -1;
 static CodeCache *all_caches = NULL;
+unsigned long long tf_work_done = 0;
 
 static void
 free_cache(void *extra)

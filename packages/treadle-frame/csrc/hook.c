@@ -341,6 +341,7 @@ ask_handler(ThreadHook *thread, _PyInterpreterFrame *frame)
         return NULL;
     }
     tf_counters.handler_calls++;
+    tf_work_done++;
     PyObject *handler = tf_thread_pause(thread);
     (void)count_thread(thread, false);
     PyObject *answer = PyObject_CallOneArg(handler, info);
@@ -506,6 +507,7 @@ evaluate_frame(PyThreadState *tstate, _PyInterpreterFrame *frame, int throwflag)
         goto eval_default;
     }
     if (chosen == CHOICE_ENTRY) {
+        tf_work_done++;
         return tf_run_entry(tstate, frame, entry);
     }
     cache = tf_cache_of(code);

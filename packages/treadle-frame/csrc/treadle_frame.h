@@ -277,6 +277,7 @@ typedef struct CodeCache {
     bool skip_below;            /* the hook is off in what the code calls, too */
     int stale_entries;          /* how many fresh entries did not hold for the calls they were made for */
     int resting;                /* so many calls run as they are, without a look at the entries */
+    bool idle;                  /* nothing below the last call through a dispatcher was compiled or ran compiled */
 } CodeCache;
 
 extern PyTypeObject Entry_Type;
@@ -293,6 +294,7 @@ int tf_cache_set_skip_below(PyCodeObject *);
 int tf_entry_holds(Entry *, GuardView *);
 /* The values of a fast-path entry, borrowed from the slots: 1, or 0 when *args or **kwargs lack one (its guard is too weak). */
 int tf_entry_fast_path_values(Entry *, PyObject *const *slots, PyObject **values);
+extern unsigned long long tf_work_done;                         /* questions to handlers, and runs of replacement code, so far */
 extern PyMethodDef tf_cache_methods[];
 /* The arguments of a vectorcall. */
 typedef struct {

@@ -21,6 +21,7 @@ from treadle_frame import (
     counters,
     dispatcher,
     entries,
+    get_handler,
     is_skipped,
     remove_entry,
     reset,
@@ -426,3 +427,38 @@ def test_a_dispatcher_rests_as_well() -> None:
     assert record.asked == []
     fast(4)
     assert record.asked == ["f"]
+
+
+def caller_of(g: Callable[..., Any]) -> types.FunctionType:
+    namespace: dict[str, Any] = {"g": g}
+    exec("def f(x):\n    return g(x)", namespace)
+    return namespace["f"]
+
+
+def test_the_hook_is_off_in_a_rest_where_nothing_below_was_compiled() -> None:
+    states: list[Any] = []
+
+    def g(x: int) -> int:
+        states.append(get_handler())
+        return x
+
+    f, record = caller_of(g), Recorder()
+    fast = dispatcher(f, record)
+    add_entry(f, replacement(f, Check((X,), "equals", 3)))
+    skip(g.__code__)
+    for _ in range(HITS_BEFORE_REST + CALLS_OF_REST + 1):
+        assert fast(3) == 3
+    assert states == [record] * HITS_BEFORE_REST + [None] * CALLS_OF_REST + [record]
+
+
+@pytest.mark.parametrize("is_asked", (True, False))
+def test_the_hook_stays_on_in_a_rest_where_something_below_is_compiled(is_asked: bool) -> None:
+    g = fresh("g")
+    f, record = caller_of(g), Recorder()
+    fast = dispatcher(f, record)
+    add_entry(f, replacement(f, Check((X,), "equals", 3)))
+    if not is_asked:
+        add_entry(g, entry_for(3, "compiled"))
+    for _ in range(HITS_BEFORE_REST + CALLS_OF_REST):
+        assert fast(3) == (("g", 3) if is_asked else "compiled")
+    assert len(record.asked) == (HITS_BEFORE_REST + CALLS_OF_REST if is_asked else 0)

@@ -154,6 +154,18 @@ def test_pieces_below_a_call_stay_where_the_caller_gains_more():
     assert not left(run(calls_that_and_more, *[(torch.ones(4),)] * 4))
 
 
+def test_a_function_that_computes_nothing_around_a_break_is_left():
+    def choose(x, names):
+        position = names.index("b")
+        item(x)
+        return names[position]
+
+    fn, recorder = compiled(choose, leave_unprofitable=True)
+    for _ in range(8):
+        assert fn(torch.ones(()), ["a", "b"]) == "b"
+    assert left(recorder) == ["choose"]
+
+
 def test_pieces_below_a_decorator_are_pieces_of_the_decorated_function():
     """The wrapper has the entry, which gains more than the calls that it goes on with; the turns of the loop cost more than that."""
 

@@ -58,20 +58,30 @@ def judge(
     original = original_of(code)
     profit = entry.payload.profit
     if original is code and not entry.payload.goes_on:
-        if profit is None or profit >= (_LEAST_OF_ROOT if is_root else _LEAST) or entry.payload.graph_module is None:
+        is_whole = entry.payload.graph_module is None and entry.payload.reason is None
+        if profit is None or profit >= (_LEAST_OF_ROOT if is_root else _LEAST) or is_whole:
             return entry, None
         skip = Skip(SkipKind.UNPROFITABLE, f"its graph is too small to gain anything ({_profit_text(profit)})")
         _leave_inlined([entry], state_of)
         return left_to_python(code, entry, is_root), skip
     if original is None:
         return entry, None
+    if original is code and _gains_nothing_behind(code) and (skip := _why_leave([entry], [])) is not None:
+        return left_to_python(code, entry, is_root), skip
     _note_callers(original, entry, state_of)
-    if original is not code:
-        entries = [e for owner in _owners(original, state_of) for e in treadle_frame.entries(owner)]
-        profits = [e.payload.least_profit for e in (*entries, entry)]
-        if None not in profits and min(profits) < 0:
-            put_on_trial(code, state_of)
+    reconsider(code, state_of, [entry])
     return entry, None
+
+
+def reconsider(code: CodeType, state_of: Callable[[CodeType], CodeState], new: Sequence[Any] = ()) -> None:
+    """Put a function on trial if one of its entries costs something. code: its continuation, which has got `new` entries or needs none."""
+    original = original_of(code)
+    if original is None or original is code:
+        return
+    entries = [entry for owner in _owners(original, state_of) for entry in treadle_frame.entries(owner)]
+    profits = [entry.payload.least_profit for entry in (*entries, *new)]
+    if profits and None not in profits and min(profits) < 0:
+        put_on_trial(code, state_of)
 
 
 def _note_callers(original: CodeType, entry: Any, state_of: Callable[[CodeType], CodeState]) -> None:
@@ -81,12 +91,18 @@ def _note_callers(original: CodeType, entry: Any, state_of: Callable[[CodeType],
             state_of(inlined).called_in[original] = None
 
 
+def _gains_nothing_behind(code: CodeType) -> bool:
+    """Whether continuations of a function have been given up, and none has an entry."""
+    members = continuations_of(code)
+    return any(map(treadle_frame.is_skipped, members)) and not _pieces(members)
+
+
 def _inlined(entry: Any) -> list[CodeType]:
     return [code for reference in entry.payload.inlined if (code := reference()) is not None]
 
 
 def _owners(original: CodeType, state_of: Callable[[CodeType], CodeState]) -> list[CodeType]:
-    """The functions that are judged by the continuations of this one: itself if it has entries, else those that call it in place."""
+    """The functions with entries that are judged by the continuations of this one: itself, and those that call it in place."""
     found, pending, seen = list[CodeType](), [original], set[int]()
     while pending:
         code = pending.pop()
@@ -95,8 +111,7 @@ def _owners(original: CodeType, state_of: Callable[[CodeType], CodeState]) -> li
         seen.add(id(code))
         if treadle_frame.entries(code) or state_of(code).on_trial:
             found.append(code)
-        else:
-            pending += list(state_of(code).called_in)
+        pending += list(state_of(code).called_in)
     return found
 
 
@@ -233,4 +248,4 @@ def _profit_text(profit: float) -> str:
     return f"estimated to cost as much as {-profit:.0f} more calls of operators"
 
 
-__all__ = ["end_trial", "judge", "left_to_python", "put_on_trial"]
+__all__ = ["end_trial", "judge", "left_to_python", "put_on_trial", "reconsider"]
