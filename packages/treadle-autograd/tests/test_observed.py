@@ -85,6 +85,26 @@ def test_gradients_of_inputs_alone_run_compiled(function, named, monkeypatch):
         torch.testing.assert_close(a, b)
 
 
+def test_the_engine_is_not_asked_for_named_leaves(monkeypatch):
+    """It answers by an exception that takes longer than a small backward graph."""
+    asked = []
+    ask = torch._C._will_engine_execute_node
+
+    def asking(node):
+        asked.append(node)
+        return ask(node)
+
+    def program(x, w):
+        return (x * w).tanh().sum()
+
+    fast = compiled(program)
+    x, w = torch.ones(3, 3, requires_grad=True), torch.ones(3, 3, requires_grad=True)
+    monkeypatch.setattr(torch._C, "_will_engine_execute_node", asking)
+    (found,) = torch.autograd.grad(fast(x, w)[0], [w])
+    assert [node.variable is x for node in asked] == [True]
+    torch.testing.assert_close(found, torch.autograd.grad(program(x, w), [w])[0])
+
+
 def test_a_pass_inside_another_one():
     """The caller of the inner pass names an output of a call that the outer pass does not."""
 

@@ -22,8 +22,8 @@ _INPUTS = 3
 _APPLY = [function.__code__ for name in ("apply", "apply_boxed") if (function := vars(BackwardCFunction).get(name))]
 
 
-def named_nodes() -> Sequence[Any] | None:
-    """The nodes in autograd's graph of the tensors that the caller has named. Called from the backward pass of a custom function.
+def named_inputs() -> Sequence[Any] | None:
+    """The tensors and edges that the caller has named; there are none in a plain pass. Called from the backward pass of a custom function.
 
     None where that is not known: in the engine's own threads, or where another function than PyTorch's has entered the engine.
     """
@@ -34,12 +34,12 @@ def named_nodes() -> Sequence[Any] | None:
     if entry is None or _ENTRY is None or entry.f_code is not _ENTRY.__code__:
         return None
     given = entry.f_locals.get("args", ())
-    inputs = given[_INPUTS] if len(given) > _INPUTS else None
-    return None if inputs is None else [_node_of(named) for named in inputs]
+    return given[_INPUTS] if len(given) > _INPUTS else None
 
 
-def _node_of(named: Any) -> Any:
+def node_of(named: Any) -> Any:
+    """The node in autograd's graph of what has been named; None for a leaf."""
     return named.grad_fn if isinstance(named, torch.Tensor) else named.node
 
 
-__all__ = ["named_nodes"]
+__all__ = ["named_inputs", "node_of"]

@@ -22,7 +22,7 @@ from typing import Any
 
 import torch
 
-from .asked_gradients import named_nodes
+from .asked_gradients import named_inputs, node_of
 from .wrapper import writing
 
 # A leaf whose node is in the graph of every `OutputNode` with sources. No gradient ever reaches it. The engine plans to execute its node in
@@ -69,8 +69,8 @@ class Observers:
         """Whether the caller may have named one of the outputs. Behind gradients that are differentiated again, one may be named later."""
         if torch._C._will_engine_execute_node(_PROBE_NODE):
             return False
-        named = None if torch.is_grad_enabled() else named_nodes()
-        return named is None or any(map(self._leads_to_output, named))
+        named = None if torch.is_grad_enabled() else named_inputs()
+        return named is None or any(self._leads_to_output(node_of(given)) for given in named)
 
     def _leads_to_output(self, node: Any) -> bool:
         """Whether the node is that of an output, or of an input that an output has been copied into."""
