@@ -11,6 +11,7 @@ from compile_runs import compiled, item
 
 import treadle_frame
 from treadle_tracer import SkipKind, optimize
+from treadle_tracer.output.continuations import continuations_of
 
 
 def small(x):
@@ -164,6 +165,25 @@ def test_a_function_that_computes_nothing_around_a_break_is_left():
     for _ in range(8):
         assert fn(torch.ones(()), ["a", "b"]) == "b"
     assert left(recorder) == ["choose"]
+
+
+def test_graphs_behind_a_break_that_never_run_again_do_not_count():
+    """What follows the break is compiled for a few lengths and then given up: the graph before it alone gains nothing."""
+
+    def f(x, names):
+        x = x + 1
+        item(x.sum())
+        for _ in range(60):
+            x = torch.sin(x) * 2
+        return x, "".join(names)
+
+    fn, recorder = compiled(f, leave_unprofitable=True, recompile_limit=3)
+    x = torch.ones(4)
+    for n in range(12):
+        names = [chr(97 + k) for k in range(n)]
+        assert fn(x, names)[1] == f(x, names)[1]
+    (member, *_) = [code for code in continuations_of(f.__code__) if treadle_frame.is_skipped(code)]
+    assert member is not None and left(recorder) == ["f"]
 
 
 def test_pieces_below_a_decorator_are_pieces_of_the_decorated_function():

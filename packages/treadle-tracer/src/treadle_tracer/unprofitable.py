@@ -66,8 +66,11 @@ def judge(
         return left_to_python(code, entry, is_root), skip
     if original is None:
         return entry, None
-    if original is code and _gains_nothing_behind(code) and (skip := _why_leave([entry], [])) is not None:
-        return left_to_python(code, entry, is_root), skip
+    if original is code and any(map(treadle_frame.is_skipped, continuations_of(code))):
+        # Where it goes on, nothing may miss an entry any more, and so put it on trial.
+        skip = _why_leave([entry], _members(code, [entry]))
+        if skip is not None:
+            return left_to_python(code, entry, is_root), skip
     _note_callers(original, entry, state_of)
     reconsider(code, state_of, [entry])
     return entry, None
@@ -89,12 +92,6 @@ def _note_callers(original: CodeType, entry: Any, state_of: Callable[[CodeType],
     for inlined in _inlined(entry):
         if inlined is not original:
             state_of(inlined).called_in[original] = None
-
-
-def _gains_nothing_behind(code: CodeType) -> bool:
-    """Whether continuations of a function have been given up, and none has an entry."""
-    members = continuations_of(code)
-    return any(map(treadle_frame.is_skipped, members)) and not _pieces(members)
 
 
 def _inlined(entry: Any) -> list[CodeType]:
@@ -228,7 +225,8 @@ def _pieces(members: Sequence[CodeType]) -> list[tuple[CodeType, Any]]:
 
 def _why_leave(entries: Sequence[Any], members: Sequence[CodeType]) -> Skip | None:
     """Why a function with these entries and continuations is left to Python; None if it is not."""
-    pieces = [*entries, *[piece for _, piece in _pieces(members)]]
+    # The graphs of a continuation that has been given up never run again.
+    pieces = [*entries, *[piece for member, piece in _pieces(members) if not treadle_frame.is_skipped(member)]]
     if any(piece.payload.profit is None for piece in pieces):
         return None
     profit = sum(piece.payload.profit * (piece.hits + 1) - piece.payload.decided.spent for piece in pieces)
