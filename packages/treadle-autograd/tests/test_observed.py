@@ -1,4 +1,4 @@
-"""Outputs that others are computed from: who asks for their gradients gets them, and who does not runs the compiled backward graph."""
+"""Outputs that others are computed from: who asks for their gradients gets them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import torch
 from aten_runner import run_aten
 from torch import fx
 
-from treadle_autograd import aot, training
+from treadle_autograd import aot
 
 graph = torch.autograd.graph
 
@@ -70,19 +70,6 @@ def test_named_gradients(function, named, how):
         assert (a is None) == (b is None)
         if a is not None:
             torch.testing.assert_close(a, b)
-
-
-@pytest.mark.parametrize("named", ("w", "both inputs"))
-@pytest.mark.parametrize("function", PROGRAMS)
-def test_gradients_of_inputs_alone_run_compiled(function, named, monkeypatch):
-    def fail(*_):
-        raise AssertionError("ran in eager")
-
-    fast = compiled(function)
-    monkeypatch.setattr(training.Call, "rerun_cut", fail)
-    monkeypatch.setattr(training.Call, "rerun", fail)
-    for a, b in zip(gradients(fast, named, "grad"), gradients(function, named, "grad"), strict=True):
-        torch.testing.assert_close(a, b)
 
 
 def test_the_engine_is_not_asked_for_named_leaves(monkeypatch):
