@@ -8,6 +8,7 @@
 
 static Py_ssize_t extra_index = -1;
 static CodeCache *all_caches = NULL;
+unsigned long long tf_work_done = 0;
 
 static void
 free_cache(void *extra)
@@ -111,6 +112,34 @@ tf_entry_holds(Entry *entry, GuardView *view)
     return tf_program_holds(entry->guard, view);
 }
 
+/* Where all entries run the original code, a guard decides only whether the handler is asked about another kind of call. After so many
+ * hits the entries are looked at once in so many calls. */
+enum { HITS_BEFORE_REST = 64, CALLS_OF_REST = 15 };
+
+static void
+rest_if_all_run_original(CodeCache *cache, const Entry *hit)
+{
+    if (!hit->runs_original || hit->hits < HITS_BEFORE_REST) {
+        return;
+    }
+    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(cache->entries); i++) {
+        if (!((Entry *)PyTuple_GET_ITEM(cache->entries, i))->runs_original) {
+            return;
+        }
+    }
+    cache->resting = CALLS_OF_REST;
+}
+
+bool
+tf_cache_rests(CodeCache *cache)
+{
+    if (cache->resting == 0) {
+        return false;
+    }
+    cache->resting--;
+    return true;
+}
+
 int
 tf_cache_find(PyCodeObject *code, GuardView *view, Entry **found)
 {
@@ -138,6 +167,9 @@ tf_cache_find(PyCodeObject *code, GuardView *view, Entry **found)
         entry->hits++;
         *found = entry;
         cache = tf_cache_of(code);
+        if (cache != NULL) {
+            rest_if_all_run_original(cache, entry);
+        }
         if (i > 0 && cache != NULL && cache->entries == entries) {
             PyObject *reordered = entries_with_first(entries, (PyObject *)entry);
             if (reordered == NULL) {
@@ -213,6 +245,7 @@ avoid_own_code(PyCodeObject *code, Entry *entry)
     if (entry->code != code) {
         return 0;
     }
+    entry->runs_original = entry->fast_path_callable == NULL;
     PyObject *copy = PyObject_CallMethod((PyObject *)code, "replace", NULL);
     if (copy == NULL) {
         return -1;
@@ -230,6 +263,7 @@ tf_cache_add(PyCodeObject *code, Entry *entry)
     if (entries == NULL) {
         return -1;
     }
+    cache->resting = 0;
     Py_SETREF(cache->entries, entries);
     return 0;
 }
@@ -264,7 +298,7 @@ cache_clear(CodeCache *cache)
         return -1;
     }
     cache->skip = cache->skip_below = false;
-    cache->stale_entries = 0;
+    cache->stale_entries = cache->resting = 0;
     Py_SETREF(cache->entries, empty);
     return 0;
 }
@@ -337,6 +371,7 @@ module_remove_entry(PyObject *module, PyObject *args)
         return NULL;
     }
     if (present) {
+        cache->resting = 0;
         Py_SETREF(cache->entries, rest);
         tf_dispatchers_forget(entry);   /* which the caller holds */
     }

@@ -260,6 +260,7 @@ static PyObject *
 run_entry(Dispatcher *self, PyCodeObject *code, Entry *entry, PyObject *const *slots)
 {
     tf_counters.dispatcher_hits++;
+    tf_work_done += !entry->runs_original;
     PyObject *result = NULL;
     if (entry->fast_path_callable != NULL && run_fast_path(entry, slots, &result)) {
         if (result != NULL || !may_retry(entry)) {
@@ -298,12 +299,28 @@ find_entry(Dispatcher *self, PyCodeObject *code, const GivenArguments *given, Py
     return found;
 }
 
+/* A call in a rest. Behind a call that found nothing to compile, and nothing compiled, the hook stays off. */
+static PyObject *
+call_resting(Dispatcher *self, CodeCache *cache, PyObject *const *args, size_t nargsf, PyObject *keyword_names)
+{
+    ThreadHook *thread = tf_thread();
+    if (!cache->idle || (thread != NULL && thread->state != NULL)) {
+        return call_original(self, args, nargsf, keyword_names);    /* the evaluator counts the rest down */
+    }
+    (void)tf_cache_rests(cache);
+    tf_counters.dispatcher_misses++;
+    return PyObject_Vectorcall(self->callable, args, nargsf, keyword_names);
+}
+
 static PyObject *
 dispatch(Dispatcher *self, PyCodeObject *code, PyObject *const *args, size_t nargsf, PyObject *keyword_names)
 {
     CodeCache *cache = tf_cache_of(code);
     if (cache == NULL || PyTuple_GET_SIZE(cache->entries) == 0) {
         return call_original(self, args, nargsf, keyword_names);
+    }
+    if (cache->resting > 0) {
+        return call_resting(self, cache, args, nargsf, keyword_names);
     }
     int n_slots = tf_n_arguments(code);
     PyObject *on_stack[SLOTS_ON_STACK];
@@ -319,8 +336,13 @@ dispatch(Dispatcher *self, PyCodeObject *code, PyObject *const *args, size_t nar
     PyObject *result = NULL;
     int found = find_entry(self, code, &given, slots, &entry);
     if (found == 1) {
+        unsigned long long before = tf_work_done;
         result = run_entry(self, code, entry, slots);
         Py_DECREF(entry);
+        cache = tf_cache_of(code);
+        if (cache != NULL) {
+            cache->idle = tf_work_done == before;
+        }
     }
     for (int i = 0; i < n_slots; i++) {
         Py_XDECREF(slots[i]);

@@ -3,6 +3,7 @@
  *     call of a Python function
  *       `- evaluate_frame
  *            |- hook off, generator, class body, skipped code ------------> default evaluator
+ *            |- entries that run the original code rest ------------------> default evaluator
  *            |- an entry's guard holds -----------------------------------> tf_run_entry
  *            |- RUN_CACHED ------------------------------------------------> default evaluator
  *            `- handler(FrameInfo), hook off -- Entry ---------------------> tf_run_entry
@@ -340,6 +341,7 @@ ask_handler(ThreadHook *thread, _PyInterpreterFrame *frame)
         return NULL;
     }
     tf_counters.handler_calls++;
+    tf_work_done++;
     PyObject *handler = tf_thread_pause(thread);
     (void)count_thread(thread, false);
     PyObject *answer = PyObject_CallOneArg(handler, info);
@@ -492,12 +494,20 @@ evaluate_frame(PyThreadState *tstate, _PyInterpreterFrame *frame, int throwflag)
     if (thread->state == tf_run_cached && (cache == NULL || PyTuple_GET_SIZE(cache->entries) == 0)) {
         goto eval_default;
     }
+    if (cache != NULL && tf_cache_rests(cache)) {
+        goto eval_default;
+    }
     Entry *entry = NULL;
     int chosen = choose_entry(thread, code, frame, &entry);
     if (chosen == CHOICE_FAILED) {
         return tf_leave_frame(tstate, frame, NULL);
     }
+    if (chosen == CHOICE_ENTRY && entry->runs_original) {
+        Py_DECREF(entry);
+        goto eval_default;
+    }
     if (chosen == CHOICE_ENTRY) {
+        tf_work_done++;
         return tf_run_entry(tstate, frame, entry);
     }
     cache = tf_cache_of(code);

@@ -265,6 +265,7 @@ typedef struct {
     bool fast_path_unpack;
     PyObject *fast_path_may_retry;  /* borrowed from fast_path: asked whether the code runs when the callable has raised; or NULL */
     unsigned long long hits;
+    bool runs_original;         /* the replacement is the code that it is cached on: the guard tells which calls need no question */
     PyObject *weakrefs;
 } Entry;
 
@@ -275,6 +276,8 @@ typedef struct CodeCache {
     bool skip;
     bool skip_below;            /* the hook is off in what the code calls, too */
     int stale_entries;          /* how many fresh entries did not hold for the calls they were made for */
+    int resting;                /* so many calls run as they are, without a look at the entries */
+    bool idle;                  /* nothing below the last call through a dispatcher was compiled or ran compiled */
 } CodeCache;
 
 extern PyTypeObject Entry_Type;
@@ -283,6 +286,7 @@ CodeCache *tf_cache_of(PyCodeObject *);                         /* NULL when the
 CodeCache *tf_cache_create(PyCodeObject *);                     /* the one there is, or a new one; NULL with an exception set */
 /* Finds the entry whose guard holds: 1 and a new reference, 0, or -1 with an exception set. Runs with the hook off. */
 int tf_cache_find(PyCodeObject *, GuardView *, Entry **);
+bool tf_cache_rests(CodeCache *);                               /* whether this call runs without a look; counted */
 int tf_cache_accepts(PyCodeObject *, Entry *);                   /* -1 with LayoutError set: it cannot run in its place */
 int tf_cache_add(PyCodeObject *, Entry *);
 int tf_cache_set_skip(PyCodeObject *, bool);
@@ -290,6 +294,7 @@ int tf_cache_set_skip_below(PyCodeObject *);
 int tf_entry_holds(Entry *, GuardView *);
 /* The values of a fast-path entry, borrowed from the slots: 1, or 0 when *args or **kwargs lack one (its guard is too weak). */
 int tf_entry_fast_path_values(Entry *, PyObject *const *slots, PyObject **values);
+extern unsigned long long tf_work_done;                         /* questions to handlers, and runs of replacement code, so far */
 extern PyMethodDef tf_cache_methods[];
 /* The arguments of a vectorcall. */
 typedef struct {

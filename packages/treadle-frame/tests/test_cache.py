@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from frame_helpers import handled, replacement
+from frame_helpers import Recorder, handled, replacement
 
 from treadle_frame import (
     RUN_CACHED,
@@ -19,7 +19,9 @@ from treadle_frame import (
     LayoutError,
     add_entry,
     counters,
+    dispatcher,
     entries,
+    get_handler,
     is_skipped,
     remove_entry,
     reset,
@@ -383,3 +385,80 @@ def test_replacement_may_be_the_original_code() -> None:
     del f, entry
     gc.collect()
     assert reference() is None, "the code does not keep itself alive through its entry"
+
+
+HITS_BEFORE_REST, CALLS_OF_REST = 64, 15
+
+
+def test_entries_that_run_the_original_code_rest() -> None:
+    f, record = fresh(), Recorder()
+    add_entry(f, replacement(f, Check((X,), "equals", 3)))
+    with handled(record):
+        for _ in range(HITS_BEFORE_REST):
+            assert f(3) == ("f", 3)
+        for _ in range(CALLS_OF_REST):
+            assert f(4) == ("f", 4)
+        assert record.asked == []
+        f(4)
+        f(4)
+    assert record.asked == ["f", "f"], "behind a rest the entries are looked at until one holds"
+
+
+def test_another_entry_ends_the_rest() -> None:
+    f, record = fresh(), Recorder()
+    add_entry(f, replacement(f, Check((X,), "equals", 3)))
+    with handled(record):
+        for _ in range(HITS_BEFORE_REST):
+            f(3)
+        add_entry(f, entry_for(4, "new"))
+        for _ in range(HITS_BEFORE_REST):
+            assert f(3) == ("f", 3)
+            assert f(4) == "new", "an entry with code of its own is never passed over"
+
+
+def test_a_dispatcher_rests_as_well() -> None:
+    f, record = fresh(), Recorder()
+    fast = dispatcher(f, record)
+    add_entry(f, replacement(f, Check((X,), "equals", 3)))
+    for _ in range(HITS_BEFORE_REST):
+        assert fast(3) == ("f", 3)
+    for _ in range(CALLS_OF_REST):
+        assert fast(4) == ("f", 4)
+    assert record.asked == []
+    fast(4)
+    assert record.asked == ["f"]
+
+
+def caller_of(g: Callable[..., Any]) -> types.FunctionType:
+    namespace: dict[str, Any] = {"g": g}
+    exec("def f(x):\n    return g(x)", namespace)
+    return namespace["f"]
+
+
+def test_the_hook_is_off_in_a_rest_where_nothing_below_was_compiled() -> None:
+    states: list[Any] = []
+
+    def g(x: int) -> int:
+        states.append(get_handler())
+        return x
+
+    f, record = caller_of(g), Recorder()
+    fast = dispatcher(f, record)
+    add_entry(f, replacement(f, Check((X,), "equals", 3)))
+    skip(g.__code__)
+    for _ in range(HITS_BEFORE_REST + CALLS_OF_REST + 1):
+        assert fast(3) == 3
+    assert states == [record] * HITS_BEFORE_REST + [None] * CALLS_OF_REST + [record]
+
+
+@pytest.mark.parametrize("is_asked", (True, False))
+def test_the_hook_stays_on_in_a_rest_where_something_below_is_compiled(is_asked: bool) -> None:
+    g = fresh("g")
+    f, record = caller_of(g), Recorder()
+    fast = dispatcher(f, record)
+    add_entry(f, replacement(f, Check((X,), "equals", 3)))
+    if not is_asked:
+        add_entry(g, entry_for(3, "compiled"))
+    for _ in range(HITS_BEFORE_REST + CALLS_OF_REST):
+        assert fast(3) == (("g", 3) if is_asked else "compiled")
+    assert len(record.asked) == (HITS_BEFORE_REST + CALLS_OF_REST if is_asked else 0)

@@ -11,6 +11,7 @@ from compile_runs import compiled, item
 
 import treadle_frame
 from treadle_tracer import SkipKind, optimize
+from treadle_tracer.output.continuations import continuations_of
 
 
 def small(x):
@@ -129,6 +130,79 @@ def test_functions_that_were_traced_in_place_are_left_as_well():
 
     run(f, *[(torch.ones(4),)] * 4)
     assert treadle_frame.is_skipped(helper)
+
+
+def calls_small(x):
+    return small(x) + 1
+
+
+def calls_that_and_more(x):
+    for _ in range(20):
+        x = torch.sin(x) * 2
+    return calls_small(x)
+
+
+def test_small_pieces_below_a_call_are_pieces_of_the_caller():
+    fn, recorder = compiled(calls_small, leave_unprofitable=True)
+    for _ in range(4):
+        assert torch.equal(fn(torch.ones(4)), calls_small(torch.ones(4)))
+    assert left(recorder) == ["calls_small"]
+    assert all(entry.payload.is_left for entry in treadle_frame.entries(calls_small))
+    assert treadle_frame.is_skipped(small)
+
+
+def test_pieces_below_a_call_stay_where_the_caller_gains_more():
+    assert not left(run(calls_that_and_more, *[(torch.ones(4),)] * 4))
+
+
+def test_a_function_that_computes_nothing_around_a_break_is_left():
+    def choose(x, names):
+        position = names.index("b")
+        item(x)
+        return names[position]
+
+    fn, recorder = compiled(choose, leave_unprofitable=True)
+    for _ in range(8):
+        assert fn(torch.ones(()), ["a", "b"]) == "b"
+    assert left(recorder) == ["choose"]
+
+
+def test_graphs_behind_a_break_that_never_run_again_do_not_count():
+    """What follows the break is compiled for a few lengths and then given up: the graph before it alone gains nothing."""
+
+    def f(x, names):
+        x = x + 1
+        item(x.sum())
+        for _ in range(60):
+            x = torch.sin(x) * 2
+        return x, "".join(names)
+
+    fn, recorder = compiled(f, leave_unprofitable=True, recompile_limit=3)
+    x = torch.ones(4)
+    for n in range(12):
+        names = [chr(97 + k) for k in range(n)]
+        assert fn(x, names)[1] == f(x, names)[1]
+    (member, *_) = [code for code in continuations_of(f.__code__) if treadle_frame.is_skipped(code)]
+    assert member is not None and left(recorder) == ["f"]
+
+
+def test_pieces_below_a_decorator_are_pieces_of_the_decorated_function():
+    """The wrapper has the entry, which gains more than the calls that it goes on with; the turns of the loop cost more than that."""
+
+    @torch.no_grad()
+    def turns(x):
+        y = x
+        for _ in range(8):
+            y = torch.sin(y) * 2
+        for _ in range(40):
+            x = x + 1
+            if x.sum() > 1e9:
+                break
+        return x + y
+
+    recorder = run(turns, *[(torch.ones(4),)] * 4)
+    assert left(recorder) == ["decorate_context"]
+    assert treadle_frame.is_skipped(turns.__wrapped__)
 
 
 @pytest.mark.parametrize("leave", [False, True])

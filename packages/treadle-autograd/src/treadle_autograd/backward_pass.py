@@ -7,7 +7,7 @@ torch.autograd.grad(..., create_graph=True)  a program of the gradients, or PyTo
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Set
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +15,7 @@ import torch
 
 from treadle_shapes.torch import unwrapped
 
+from .asked_gradients import named_inputs, node_of
 from .joint import Gradients
 
 if TYPE_CHECKING:
@@ -53,7 +54,8 @@ def begin_pass(call: Call, grad_outputs: Sequence[Any], function_of: Callable[[i
         if reads is not None and (not reads or reads & defined)
     }
     possible = tuple(k for k, function in functions.items() if function is not None)
-    asked = tuple(k for k in possible if _is_asked_for(functions[k]))
+    leaves = {id(given) for given in named_inputs() or () if node_of(given) is None}
+    asked = tuple(k for k in possible if _is_asked_for(functions[k], leaves))
     wanted = call.program.choose(asked, possible)
     is_plain = not (torch.is_anomaly_enabled() or any(map(_is_wrapped, given)))
     is_cut = call.observers.were_there()
@@ -70,8 +72,13 @@ def gradients_elsewhere(call: Call, asked: BackwardPass, layouts: Sequence[Layou
     return _rerun_gradients(call, asked.given, asked.wanted, asked.is_cut) if found is None else found
 
 
-def _is_asked_for(function: Any) -> bool:
-    """Whether the engine goes on to this node in the backward pass that runs now: `torch.autograd.grad` needs some gradients only."""
+def _is_asked_for(function: Any, leaves: Set[int]) -> bool:
+    """Whether the engine goes on to this node in the backward pass that runs now: `torch.autograd.grad` needs some gradients only.
+
+    leaves: identities of leaves that the caller has named.
+    """
+    if leaves and id(getattr(function, "variable", None)) in leaves:  # the engine raises for these, which takes 10 us
+        return True
     try:
         return torch._C._will_engine_execute_node(function)
     except RuntimeError:

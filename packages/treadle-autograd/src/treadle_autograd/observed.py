@@ -26,8 +26,9 @@ from .wrapper import writing
 
 # A leaf whose node is in the graph of every `OutputNode` with sources. No gradient ever reaches it. The engine plans to execute its node in
 # a plain backward pass, and does not where the caller says which gradients it wants (`torch.autograd.grad`, `backward(inputs=...)`).
-_PROBE = torch.zeros((), requires_grad=True)
-_PROBE_NODE: Any = _PROBE.expand(1).grad_fn.next_functions[0][0]  # type: ignore[union-attr]
+with torch.inference_mode(False), torch.enable_grad():  # whatever is in force where this is imported
+    _PROBE = torch.zeros((), requires_grad=True)
+    _PROBE_NODE: Any = _PROBE.expand(1).grad_fn.next_functions[0][0]  # type: ignore[union-attr]
 
 
 class Observers:

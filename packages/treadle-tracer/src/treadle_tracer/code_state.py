@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import MutableMapping, Sequence
 from dataclasses import dataclass, field
 from types import CodeType, FunctionType
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch.utils.weak import WeakIdKeyDictionary
 
 from .by_identity import is_one_of
 from .class_facts import is_subtype, mro_of, namespace_of
@@ -47,6 +48,7 @@ class CodeState:
     dynamic           what earlier calls have shown to change
     constants         changing numbers that a trace could not have as symbols
     declared          the marks that the user has set on its inputs
+    called_in         the functions whose entries call it in place
     on_trial          the entries, if the next call decides whether they are worth their cost (`unprofitable`)
     aside             the entries, while the stance is "force_eager"
     gone              how many entries have been dropped because the module at this source is gone
@@ -80,6 +82,7 @@ class CodeState:
     gone: Counter[Source] = field(default_factory=Counter)
     decisions: Counter[Place] = field(default_factory=Counter)
     outlived: Counter[int | None] = field(default_factory=Counter)
+    called_in: MutableMapping[CodeType, None] = field(default_factory=WeakIdKeyDictionary)
     on_trial: list[Any] = field(default_factory=list)
     aside: list[Any] = field(default_factory=list)
     dropped: list[DroppedEntry] = field(default_factory=list)

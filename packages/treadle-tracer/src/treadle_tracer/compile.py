@@ -40,7 +40,7 @@ from .output.size_ranges import size_program
 from .output.tensor_check import why_global_state_unfit
 from .room import is_out_of_room, room_to_recurse
 from .skips import Skip, SkipKind, skips_callees, why_no_tensors, why_not_trace
-from .unprofitable import end_trial, judge, put_on_trial
+from .unprofitable import end_trial, judge, put_on_trial, reconsider
 
 # After so many calls without a tensor, a code object is left alone for good.
 _TENSORLESS_CALLS = 16
@@ -158,7 +158,11 @@ class FrameCompiler:
         state = self._state_of(code)
         if not is_root and why_no_tensors(code, frame.locals, frame.globals, frame.closure or ()):
             state.tensorless_calls += 1
-            return treadle_frame.RUN_ONCE if state.tensorless_calls < _TENSORLESS_CALLS else treadle_frame.SKIP
+            if state.tensorless_calls < _TENSORLESS_CALLS:
+                return treadle_frame.RUN_ONCE
+            with self._lock:
+                self._reconsider(code)
+            return treadle_frame.SKIP
         with self._lock:
             try:
                 return self._answer(frame, code, state)
@@ -268,9 +272,15 @@ class FrameCompiler:
         if self.options.fullgraph and self._state_of(code).is_root:
             raise _frame_skipped(code, skip)
         self.observer.on_skip(code, skip)
+        self._reconsider(code)
         if warn:
             warnings.warn(f"treadle: {_place(code)} runs uncompiled from now on: {skip}", RuntimeWarning, stacklevel=2)
         return treadle_frame.SKIP
+
+    def _reconsider(self, code: CodeType) -> None:
+        """A continuation is left to Python: whether what comes before it is worth its cost is decided anew."""
+        if self.options.leave_unprofitable:
+            reconsider(code, self._state_of)
 
     def _after_bug(self, code: CodeType, error: Exception) -> Any:
         """SKIP with a warning, or an InternalError, where a bug of treadle has raised; no fault where the program is too deep to follow."""

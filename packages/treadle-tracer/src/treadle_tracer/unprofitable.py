@@ -10,7 +10,8 @@ estimates the profit of one run of each graph, entries count their runs.
                      continuations are dropped. Else the entries are put back
     another call     that these guards do not accept compiles again, and is judged again
 
-A function that is one graph is judged when it is compiled.
+A function that is one graph is judged when it is compiled. What breaks below a call that a trace has followed belongs to the function whose
+entries have followed it: the continuations of the one that is called are pieces of the caller.
 """
 
 from __future__ import annotations
@@ -57,16 +58,58 @@ def judge(
     original = original_of(code)
     profit = entry.payload.profit
     if original is code and not entry.payload.goes_on:
-        if profit is None or profit >= (_LEAST_OF_ROOT if is_root else _LEAST) or entry.payload.graph_module is None:
+        is_whole = entry.payload.graph_module is None and entry.payload.reason is None
+        if profit is None or profit >= (_LEAST_OF_ROOT if is_root else _LEAST) or is_whole:
             return entry, None
         skip = Skip(SkipKind.UNPROFITABLE, f"its graph is too small to gain anything ({_profit_text(profit)})")
         _leave_inlined([entry], state_of)
         return left_to_python(code, entry, is_root), skip
-    if original is not None and original is not code:
-        profits = [e.payload.least_profit for e in (*treadle_frame.entries(original), entry)]
-        if None not in profits and min(profits) < 0:
-            put_on_trial(code, state_of)
+    if original is None:
+        return entry, None
+    if original is code and any(map(treadle_frame.is_skipped, continuations_of(code))):
+        # Where it goes on, nothing may miss an entry any more, and so put it on trial.
+        skip = _why_leave([entry], _members(code, [entry]))
+        if skip is not None:
+            return left_to_python(code, entry, is_root), skip
+    _note_callers(original, entry, state_of)
+    reconsider(code, state_of, [entry])
     return entry, None
+
+
+def reconsider(code: CodeType, state_of: Callable[[CodeType], CodeState], new: Sequence[Any] = ()) -> None:
+    """Put a function on trial if one of its entries costs something. code: its continuation, which has got `new` entries or needs none."""
+    original = original_of(code)
+    if original is None or original is code:
+        return
+    entries = [entry for owner in _owners(original, state_of) for entry in treadle_frame.entries(owner)]
+    profits = [entry.payload.least_profit for entry in (*entries, *new)]
+    if profits and None not in profits and min(profits) < 0:
+        put_on_trial(code, state_of)
+
+
+def _note_callers(original: CodeType, entry: Any, state_of: Callable[[CodeType], CodeState]) -> None:
+    """Remember at the functions that an entry of `original`, or of a continuation of it, has called in place that it has done so."""
+    for inlined in _inlined(entry):
+        if inlined is not original:
+            state_of(inlined).called_in[original] = None
+
+
+def _inlined(entry: Any) -> list[CodeType]:
+    return [code for reference in entry.payload.inlined if (code := reference()) is not None]
+
+
+def _owners(original: CodeType, state_of: Callable[[CodeType], CodeState]) -> list[CodeType]:
+    """The functions with entries that are judged by the continuations of this one: itself, and those that call it in place."""
+    found, pending, seen = list[CodeType](), [original], set[int]()
+    while pending:
+        code = pending.pop()
+        if id(code) in seen:
+            continue
+        seen.add(id(code))
+        if treadle_frame.entries(code) or state_of(code).on_trial:
+            found.append(code)
+        pending += list(state_of(code).called_in)
+    return found
 
 
 def put_on_trial(code: CodeType, state_of: Callable[[CodeType], CodeState]) -> None:
@@ -74,8 +117,9 @@ def put_on_trial(code: CodeType, state_of: Callable[[CodeType], CodeState]) -> N
     original = original_of(code)
     if original is None or original is code:
         return
-    installed = [entry for entry in treadle_frame.entries(original) if not entry.payload.is_left]
-    state_of(original).on_trial += [entry for entry in installed if treadle_frame.remove_entry(original, entry)]
+    for owner in _owners(original, state_of):
+        installed = [entry for entry in treadle_frame.entries(owner) if not entry.payload.is_left]
+        state_of(owner).on_trial += [entry for entry in installed if treadle_frame.remove_entry(owner, entry)]
 
 
 def end_trial(
@@ -87,9 +131,10 @@ def end_trial(
     """
     code = frame.code
     entries, state.on_trial = state.on_trial, []
-    skip = _why_leave(entries, continuations_of(code))
+    members = _members(code, entries)
+    skip = _why_leave(entries, members)
     if skip is not None:
-        pieces = _pieces(continuations_of(code))
+        pieces = _pieces(members)
         _leave_inlined([*entries, *[piece for _, piece in pieces]], state_of)
         for member, piece in pieces:
             treadle_frame.remove_entry(member, piece)
@@ -107,8 +152,7 @@ def end_trial(
 def _leave_inlined(pieces: Sequence[Any], state_of: Callable[[CodeType], CodeState]) -> None:
     """Leave the functions alone that these entries have called in place: in smaller pieces they would cost more. Where another function
     that is compiled calls them, they are still traced as a part of it."""
-    codes = [code for piece in pieces for reference in piece.payload.inlined if (code := reference()) is not None]
-    for code in codes:
+    for code in [code for piece in pieces for code in _inlined(piece)]:
         if not (state_of(code).is_root or treadle_frame.entries(code)):
             treadle_frame.skip(code)
 
@@ -160,6 +204,20 @@ def _bounded(payload: Payload) -> tuple[tuple[int | None, int | None], ...]:
     return tuple(found)
 
 
+def _members(code: CodeType, entries: Sequence[Any]) -> list[CodeType]:
+    """The continuations of a function with these entries, and those of the functions that they call in place and that have no entries."""
+    found = continuations_of(code)
+    pending, seen = [*entries, *[piece for _, piece in _pieces(found)]], {id(code)}
+    while pending:
+        for inlined in _inlined(pending.pop()):
+            if id(inlined) not in seen and not treadle_frame.entries(inlined):
+                members = continuations_of(inlined)
+                found += members
+                pending += [piece for _, piece in _pieces(members)]
+            seen.add(id(inlined))
+    return found
+
+
 def _pieces(members: Sequence[CodeType]) -> list[tuple[CodeType, Any]]:
     """The entries of continuations, each with its continuation."""
     return [(member, entry) for member in members for entry in treadle_frame.entries(member)]
@@ -167,7 +225,8 @@ def _pieces(members: Sequence[CodeType]) -> list[tuple[CodeType, Any]]:
 
 def _why_leave(entries: Sequence[Any], members: Sequence[CodeType]) -> Skip | None:
     """Why a function with these entries and continuations is left to Python; None if it is not."""
-    pieces = [*entries, *[piece for _, piece in _pieces(members)]]
+    # The graphs of a continuation that has been given up never run again.
+    pieces = [*entries, *[piece for member, piece in _pieces(members) if not treadle_frame.is_skipped(member)]]
     if any(piece.payload.profit is None for piece in pieces):
         return None
     profit = sum(piece.payload.profit * (piece.hits + 1) - piece.payload.decided.spent for piece in pieces)
@@ -187,4 +246,4 @@ def _profit_text(profit: float) -> str:
     return f"estimated to cost as much as {-profit:.0f} more calls of operators"
 
 
-__all__ = ["end_trial", "judge", "left_to_python", "put_on_trial"]
+__all__ = ["end_trial", "judge", "left_to_python", "put_on_trial", "reconsider"]

@@ -141,3 +141,46 @@ def test_functions_of_a_step_counter_are_two_graphs_at_most(expression):
         assert box.step == step + 1
     assert len(said.graphs) <= 2
     assert not said.breaks
+
+
+class Ring:
+    """A buffer of `size` rows, of which the first `filled` are."""
+
+    def __init__(self, size):
+        self.rows = torch.arange(float(size))
+        self.filled = 2
+
+    def __len__(self):
+        return self.filled
+
+
+@pytest.mark.parametrize(
+    "function",
+    (
+        lambda ring: ring.rows[: len(ring)] * 2,
+        lambda ring: ring.rows[: ring.__len__()].sum() / len(ring),
+        lambda ring: ring.rows * len(ring) if ring else ring.rows,
+        lambda ring: torch.arange(3) % len(ring),
+    ),
+)
+def test_a_length_that_a_class_answers_changes(function):
+    ring = Ring(20)
+    run, said = compiled(function)
+    for ring.filled in range(2, 14):
+        torch.testing.assert_close(run(ring), function(ring))
+    assert len(said.graphs) <= 2 and not said.breaks
+
+
+@pytest.mark.parametrize("wrong", (-1, 0, 2.0, None, True, 1 << 70))
+def test_a_length_that_is_refused_after_others(wrong):
+    def f(ring):
+        try:
+            return ring.rows + len(ring)
+        except Exception as error:
+            return type(error), str(error)
+
+    ring = Ring(5)
+    run, _ = compiled(f)
+    for ring.filled in (2, 3, 4, wrong, 5):
+        found, expected = run(ring), f(ring)
+        assert found == expected if isinstance(expected, tuple) else torch.equal(found, expected)

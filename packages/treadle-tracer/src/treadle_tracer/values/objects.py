@@ -44,8 +44,9 @@ from treadle_tracer.values.outputs import stream_method
 from treadle_tracer.values.rebuilt_objects import FILLERS, emit_attributes, new_instance
 from treadle_tracer.values.sequences import TupleValue
 from treadle_tracer.values.tail_calls import tail_call
+from treadle_tracer.values.tensor import SymbolicValue
 from treadle_tracer.values.tracebacks import RunTimeTraceback
-from treadle_tracer.values.value import NotConstant, Raised, Value, call_special
+from treadle_tracer.values.value import NEGATIVE_LENGTH, NotConstant, Raised, Value, call_special, checked_length
 
 if TYPE_CHECKING:
     from treadle_tracer.source import Source
@@ -250,6 +251,14 @@ class ObjectValue(Value):
                     return
                 raise
             yield item
+
+    def length_value(self, tx: TraceContext) -> Value:
+        answer = call_special(tx, self, "__len__", [])
+        if not isinstance(answer, SymbolicValue) or answer.python_type() is not int:
+            return Constant(checked_length(tx, answer))
+        if tx.compare("<", answer, Constant(0)).truth(tx):
+            tx.raise_exception(ValueError, NEGATIVE_LENGTH)
+        return answer
 
     def as_index(self, tx: TraceContext) -> int:
         return call_special(tx, self, "__index__", []).as_index(tx)

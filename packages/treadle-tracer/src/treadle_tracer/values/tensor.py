@@ -429,7 +429,7 @@ class SymbolicValue(Value):
         return tx.decide(self)
 
     def as_index(self, tx: TraceContext) -> int:
-        return operator.index(tx.specialise(self))
+        return super().as_index(tx) if self.python_type() is float else operator.index(tx.specialise(self))
 
     def get_attr(self, tx: TraceContext, name: str) -> Value:
         cls = self.python_type()

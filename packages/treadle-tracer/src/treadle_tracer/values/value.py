@@ -166,16 +166,11 @@ class Value:
                 kind = result.python_type().__name__
                 tx.raise_exception(TypeError, f"__bool__ should return bool, returned {kind}")
             return result.truth(tx)
-        return lookup(tx, cls, "__len__") is MISSING or self.length(tx) > 0
+        return lookup(tx, cls, "__len__") is MISSING or self.length_value(tx).truth(tx)
 
     def length(self, tx: TraceContext) -> int:
         """`len(self)`"""
-        length = call_special(tx, self, "__len__", []).as_index(tx)
-        if length > sys.maxsize:
-            tx.raise_exception(OverflowError, "cannot fit 'int' into an index-sized integer")
-        if length < 0:
-            tx.raise_exception(ValueError, "__len__() should return >= 0")
-        return length
+        return checked_length(tx, call_special(tx, self, "__len__", []))
 
     def length_value(self, tx: TraceContext) -> Value:
         """`len(self)` as a Value: a symbol where the length changes between calls."""
@@ -233,6 +228,19 @@ def call_special(tx: TraceContext, value: Value, name: str, args: list[Value]) -
     if raw is MISSING or raw is None:
         tx.raise_exception(*error_of_missing_method(tx, value.python_type(), name))
     return tx.bind(value, raw, name).call(tx, args, {})
+
+
+NEGATIVE_LENGTH = "__len__() should return >= 0"
+
+
+def checked_length(tx: TraceContext, answer: Value) -> int:
+    """What `__len__` has answered, as `len` gives it."""
+    length = answer.as_index(tx)
+    if length > sys.maxsize:
+        tx.raise_exception(OverflowError, "cannot fit 'int' into an index-sized integer")
+    if length < 0:
+        tx.raise_exception(ValueError, NEGATIVE_LENGTH)
+    return length
 
 
 def special_method(tx: TraceContext, owner: Value, name: str) -> Value | None:

@@ -1,0 +1,45 @@
+"""The gradients that the caller of a backward pass has named: `torch.autograd.grad(loss, [w])`, `loss.backward(inputs=[w])`.
+
+The engine tells only which nodes a pass goes through: through that of `h` for the gradient of `h` as well as for those of what `h` is
+computed from. What was named stands in the frame of the function by which all of PyTorch enters the engine.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from types import FrameType
+from typing import Any
+
+import torch
+from torch.autograd import graph
+from torch.autograd.function import BackwardCFunction
+
+_ENTRY: Any = getattr(
+    graph, "_engine_run_backward", None
+)  # (outputs, gradients, retain_graph, create_graph, inputs, ...)
+_INPUTS = 3
+_APPLY = [function.__code__ for name in ("apply", "apply_boxed") if (function := vars(BackwardCFunction).get(name))]
+
+
+def named_inputs() -> Sequence[Any] | None:
+    """The tensors and edges that the caller has named; there are none in a plain pass. Called from the backward pass of a custom function.
+
+    None where that is not known: in the engine's own threads, or where another function than PyTorch's has entered the engine.
+    """
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and frame.f_code not in _APPLY:
+        frame = frame.f_back
+    entry = None if frame is None else frame.f_back
+    if entry is None or _ENTRY is None or entry.f_code is not _ENTRY.__code__:
+        return None
+    given = entry.f_locals.get("args", ())
+    return given[_INPUTS] if len(given) > _INPUTS else None
+
+
+def node_of(named: Any) -> Any:
+    """The node in autograd's graph of what has been named; None for a leaf."""
+    return named.grad_fn if isinstance(named, torch.Tensor) else named.node
+
+
+__all__ = ["named_inputs", "node_of"]
