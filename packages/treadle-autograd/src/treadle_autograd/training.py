@@ -100,7 +100,8 @@ class TrainingProgram:
         computed = tuple(k for k, reads in enumerate(halves.reads) if reads is not None)
         self.differentiated = computed or tuple(range(len(joint.gradients)))
         self._chosen: set[tuple[int, ...]] = set()
-        self._backwards: dict[tuple[int, ...], Compiled] = {}
+        self._backwards: dict[tuple[tuple[int, ...], tuple[int, ...]], Compiled] = {}
+        self._absent: dict[tuple[int, ...], tuple[int, ...]] = {}
         self._is_checked = False
         self._stages: Stages | None = None
         check_callable(forward, "forward")
@@ -141,21 +142,35 @@ class TrainingProgram:
             self._is_checked = True
         return results
 
-    def run_backward(self, wanted: tuple[int, ...], arguments: Sequence[Any]) -> Sequence[Any]:
-        """The gradients at these positions from saved values and tangents."""
-        compiled = self._backwards.get(wanted)
+    def absent(self, given: Sequence[torch.Tensor | None], wanted: tuple[int, ...]) -> tuple[int, ...]:
+        """The tangents that are not defined and that the backward graph of these gradients does without. Zeros stand for others."""
+        undefined = tuple(k for k, tangent in enumerate(given) if tangent is None)
+        if not undefined or (wanted, undefined) in self._backwards:
+            return undefined
+        if undefined not in self._absent:
+            if len(self._absent) >= _MOST_SETS:
+                return ()
+            is_kept = self._names is not None and self._names.has(wanted, undefined)
+            with paused():
+                does_without = is_kept or self.halves.whole().why_not_without(undefined) is None
+            self._absent[undefined] = undefined if does_without else ()
+        return self._absent[undefined]
+
+    def run_backward(self, wanted: tuple[int, ...], absent: tuple[int, ...], arguments: Sequence[Any]) -> Sequence[Any]:
+        """The gradients at these positions from saved values and the tangents that are not `absent`."""
+        compiled = self._backwards.get((wanted, absent))
         if compiled is None:
-            compiled = self._backwards[wanted] = self._backward_of(wanted)
+            compiled = self._backwards[wanted, absent] = self._backward_of(wanted, absent)
         return compiled(*arguments)
 
-    def _backward_of(self, wanted: tuple[int, ...]) -> Compiled:
-        """The compiled graph of the gradients at these positions, found or made."""
+    def _backward_of(self, wanted: tuple[int, ...], absent: tuple[int, ...]) -> Compiled:
+        """The compiled graph of the gradients at these positions without these tangents, found or made."""
 
         def graph() -> fx.GraphModule:
             with paused():
-                return self.halves.whole().backward(wanted)
+                return self.halves.whole().backward(wanted, absent)
 
-        found = None if self._names is None else self._names.find(wanted, graph)
+        found = None if self._names is None else self._names.find(wanted, absent, graph)
         if found is not None:
             return _below_autograd(found)
         made = graph()
@@ -163,7 +178,7 @@ class TrainingProgram:
         gradients: Any = joint.graph.output_node().args[0][joint.n_outputs :]  # type: ignore[index]
         compiled = self.compile_backward(made, [gradients[k] for k in wanted])
         if self._names is not None:
-            self._names.keep(wanted, made.meta.get("kept_as"))
+            self._names.keep(wanted, absent, made.meta.get("kept_as"))
         return compiled
 
     def choose(self, asked: tuple[int, ...], possible: tuple[int, ...]) -> tuple[int, ...]:
@@ -365,8 +380,10 @@ class CompiledBackward(torch.autograd.Function):
             return (None, None, None, *gradients.values())
         saved = ctx.saved_tensors  # raises what eager raises when they are gone, or have been changed
         if asked.runs_compiled:
-            tangents = [laid_out(tangent, *data) for tangent, data in zip(asked.given, ctx.layouts, strict=True)]
-            found = program.run_backward(asked.wanted, (*saved, *ctx.numbers, *tangents))
+            absent = program.absent(asked.given, asked.wanted)
+            given = [pair for k, pair in enumerate(zip(asked.given, ctx.layouts, strict=True)) if k not in absent]
+            tangents = [laid_out(tangent, *data) for tangent, data in given]
+            found = program.run_backward(asked.wanted, absent, (*saved, *ctx.numbers, *tangents))
         else:
             found = gradients_elsewhere(call, asked, ctx.layouts)
         for k, gradient in zip(asked.wanted, found, strict=True):

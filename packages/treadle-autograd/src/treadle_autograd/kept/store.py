@@ -60,21 +60,31 @@ def keep_program(key: str, program: Program, gm: fx.GraphModule) -> None:
 
 
 class BackwardNames:
-    """The names of the compiled backward graphs of the program that is kept under `key`, by the gradients that they compute."""
+    """The names of the compiled backward graphs of the program that is kept under `key`, by the gradients that they compute and by the
+    tangents that they do without."""
 
     def __init__(self, key: str, compiler: KeepingCompiler) -> None:
         self._key = key
         self._compiler = compiler
 
-    def find(self, wanted: Sequence[int], graph: Callable[[], fx.GraphModule]) -> Compiled | None:
+    def has(self, wanted: Sequence[int], absent: Sequence[int]) -> bool:
+        """Whether a name is kept."""
+        return self._name_of(wanted, absent) is not None
+
+    def find(
+        self, wanted: Sequence[int], absent: Sequence[int], graph: Callable[[], fx.GraphModule]
+    ) -> Compiled | None:
         """The compiled graph of the gradients at these positions, or None."""
-        name = None if _store is None else _store[0](self._key_of(wanted))
+        name = self._name_of(wanted, absent)
         return None if name is None else self._compiler.find(name.decode(), graph)
 
-    def keep(self, wanted: Sequence[int], name: str | None) -> None:
+    def keep(self, wanted: Sequence[int], absent: Sequence[int], name: str | None) -> None:
         """Keep the name of a compiled graph; None: it has not been kept."""
         if name is not None and _store is not None:
-            _store[1](self._key_of(wanted), name.encode())
+            _store[1](self._key_of(wanted, absent), name.encode())
 
-    def _key_of(self, wanted: Sequence[int]) -> str:
-        return hashlib.sha256(repr((self._key, tuple(wanted))).encode()).hexdigest()
+    def _name_of(self, wanted: Sequence[int], absent: Sequence[int]) -> bytes | None:
+        return None if _store is None else _store[0](self._key_of(wanted, absent))
+
+    def _key_of(self, wanted: Sequence[int], absent: Sequence[int]) -> str:
+        return hashlib.sha256(repr((self._key, tuple(wanted), tuple(absent))).encode()).hexdigest()

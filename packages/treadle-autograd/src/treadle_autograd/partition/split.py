@@ -8,7 +8,7 @@ joint (x, w, t): mm, gelu, backward...        saved: x, mm
 from __future__ import annotations
 
 import functools
-from collections.abc import Container, Iterable, Iterator, Sequence
+from collections.abc import Collection, Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,6 +25,7 @@ from ..graph_nodes import copy_node
 from ..joint import JointTrace
 from ..node_sizes import is_number
 from ..random_replay import replay
+from .absent import computed_from, insert_zeros, left_operand, why_not_left_out
 from .classify import Classes, classify
 from .from_statistics import compute_again
 from .mincut import Partition
@@ -61,18 +62,40 @@ class Halves:
         graph = graph_between(primals, outputs, nodes, _effects(self.classes), custom=joint.custom)
         return HooklessGraphModule(torch.nn.Module(), graph, class_name="ReferenceGraph")
 
-    def backward(self, wanted: Sequence[int]) -> fx.GraphModule:
-        """The backward graph that computes the gradients at the positions `wanted`, in that order."""
+    def backward(self, wanted: Sequence[int], absent: Collection[int] = ()) -> fx.GraphModule:
+        """The backward graph that computes the gradients at the positions `wanted`, in that order, without the tangents `absent`."""
         joint = self.classes.joint
         nodes = list(joint.graph.nodes)
         gradients: Any = nodes[-1].args[0][joint.n_outputs :]  # type: ignore[index]
-        inputs = [*self.saved, *self.numbers, *tangents_of(joint)]
+        given = [tangent for k, tangent in enumerate(tangents_of(joint)) if k not in absent]
+        inputs = [*self.saved, *self.numbers, *given]
+        gone = self._without(absent)
         effects = [
-            node for node in nodes if node in self.classes.backward and node.op != "placeholder" and has_effect(node)
+            node
+            for node in nodes
+            if node in self.classes.backward and node.op != "placeholder" and node not in gone and has_effect(node)
         ]
         late = frozenset(self.classes.order)
-        graph = graph_between(inputs, [gradients[k] for k in wanted], nodes, effects, late, replayed=self.classes)
+        graph = graph_between(
+            inputs, [gradients[k] for k in wanted], nodes, effects, late, replayed=self.classes, gone=gone
+        )
         return HooklessGraphModule(torch.nn.Module(), graph, class_name="BackwardGraph")
+
+    def why_not_without(self, absent: Collection[int]) -> str | None:
+        """Why `backward` cannot do without these tangents, or None."""
+        joint = self.classes.joint
+        if joint.custom:
+            return "a function of the program tells gradients that are not defined from zeros"
+        return why_not_left_out(joint.graph.nodes, self._without(absent))
+
+    def _without(self, absent: Collection[int]) -> frozenset[fx.Node]:
+        """The nodes that are computed from these tangents alone."""
+        if not absent:
+            return frozenset()
+        joint = self.classes.joint
+        tangents = tangents_of(joint)
+        gone = [tangent for k, tangent in enumerate(tangents) if k in absent]
+        return computed_from(joint.graph.nodes, gone, [tangent for tangent in tangents if tangent not in gone])
 
 
 def divided(joint: JointTrace, partition: Partition) -> Halves:
@@ -170,12 +193,13 @@ def graph_between(
     late: frozenset[fx.Node] = frozenset(),
     custom: Sequence[CustomCall] = (),
     replayed: Classes | None = None,
+    gone: frozenset[fx.Node] = frozenset(),
 ) -> fx.Graph:
     """A graph of its own that computes `outputs` from `inputs` with the nodes of the joint graph in between; it runs `effects` as well.
 
     The nodes in `late` have no effects and stand right in front of the first other node that needs them. Calls in `custom` are put back.
     `replayed`: random numbers are drawn again, from the states of the generator that stand in the joint graph, and results of batch norms
-    are computed from the statistics.
+    are computed from the statistics. `gone`: what there is no gradient of (`absent`).
     """
     graph = fx.Graph()
     copies: dict[fx.Node, fx.Node] = {}
@@ -191,15 +215,19 @@ def graph_between(
     inputs_of, states, rules = ARGUMENTS, {}, {}
     if replayed is not None:
         inputs_of, states, rules = replayed.inputs_of, replayed.joint.states, replayed.from_statistics
-    needed = ancestors(roots, given, inputs_of)
+    needed = ancestors(roots, given | gone, inputs_of) - gone
     insert_custom_calls(graph, copies, pending)
     for node in _just_in_time([node for node in order if node in needed], late, copies, inputs_of):
         if node in states:
             copies[node] = replay(graph, node, copies[states[node]], copies)
         elif node in rules:
             copies[node] = compute_again(graph, node, rules[node], copies)
+        elif gone and (left := left_operand(node, gone)) is not None:
+            copies[node] = copies[left]
         else:
-            copies[node] = copy_node(graph, node, copies.__getitem__)
+            copies[node] = copy_node(
+                graph, node, insert_zeros(graph, node, gone, copies) if gone else copies.__getitem__
+            )
         if pending:
             insert_custom_calls(graph, copies, pending)
     graph.output(tuple(copies[node] if isinstance(node, fx.Node) else node for node in outputs))
