@@ -5,7 +5,7 @@
 
 Autograd computes nothing from a gradient that is not defined. Zeros in its place give the same sums, unless a derivative is infinite:
 0 * inf is nan. So the nodes that are computed from such tangents alone are left out. Where another node takes one of them, an addition
-gives its other operand, and anything else takes zeros, as autograd's formulas do.
+gives a copy of its other operand, and anything else takes zeros, as autograd's formulas do.
 """
 
 from __future__ import annotations
@@ -59,6 +59,14 @@ def left_operand(node: fx.Node, gone: frozenset[fx.Node]) -> fx.Node | None:
         return None
     left = second if first in gone else first
     return left if _layout(left.meta["val"]) == _layout(node.meta["val"]) else None
+
+
+def append_copy(graph: fx.Graph, node: fx.Node, left: fx.Node) -> fx.Node:
+    """Append what the addition `node` gives with one operand: memory of its own, as without anything `gone`, for gradients that are given
+    to autograd share none with tangents or with each other."""
+    made = append_call(graph, aten.clone.default, (left,), {})
+    made.meta.update(node.meta)
+    return made
 
 
 def insert_zeros(

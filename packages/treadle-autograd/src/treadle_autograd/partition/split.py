@@ -25,7 +25,7 @@ from ..graph_nodes import copy_node
 from ..joint import JointTrace
 from ..node_sizes import is_number
 from ..random_replay import replay
-from .absent import computed_from, insert_zeros, left_operand, why_not_left_out
+from .absent import append_copy, computed_from, insert_zeros, left_operand, why_not_left_out
 from .classify import Classes, classify
 from .from_statistics import compute_again
 from .mincut import Partition
@@ -223,7 +223,7 @@ def graph_between(
         elif node in rules:
             copies[node] = compute_again(graph, node, rules[node], copies)
         elif gone and (left := left_operand(node, gone)) is not None:
-            copies[node] = copies[left]
+            copies[node] = append_copy(graph, node, copies[left])
         else:
             copies[node] = copy_node(
                 graph, node, insert_zeros(graph, node, gone, copies) if gone else copies.__getitem__
