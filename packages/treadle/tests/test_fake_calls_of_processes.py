@@ -51,11 +51,11 @@ def run(cache):
 
 def test_a_later_process_asks_no_kernel(tmp_path):
     first = run(tmp_path)
-    assert first["used"] == 0 and first["known"] > 20
+    assert first["used"] == 0 and first["known"] > 10  # what `static_kernels` answers is not kept
     (file,) = (tmp_path / "fake-calls").iterdir()
     before = file.read_bytes()
     second = run(tmp_path)
-    assert second["used"] > 20 and second["new"] == 0 and second["known"] == first["known"]
+    assert second["used"] > 10 and second["new"] == 0 and second["known"] == first["known"]
     assert file.read_bytes() == before
 
 
