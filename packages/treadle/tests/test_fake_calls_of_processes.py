@@ -52,10 +52,13 @@ def run(cache):
 def test_a_later_process_asks_no_kernel(tmp_path):
     first = run(tmp_path)
     assert first["used"] == 0 and first["known"] > 10  # what `static_kernels` answers is not kept
+    # What finds an operator whole does not run its parts, from which `static_kernels` learns: it may ask for a few of them.
+    second = run(tmp_path)
+    assert second["used"] > 10 and first["known"] <= second["known"] < first["known"] + 5
     (file,) = (tmp_path / "fake-calls").iterdir()
     before = file.read_bytes()
-    second = run(tmp_path)
-    assert second["used"] > 10 and second["new"] == 0 and second["known"] == first["known"]
+    third = run(tmp_path)
+    assert third["used"] > 10 and third["new"] == 0 and third["known"] == second["known"]
     assert file.read_bytes() == before
 
 
