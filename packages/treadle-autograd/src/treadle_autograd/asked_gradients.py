@@ -15,10 +15,8 @@ import torch
 from torch.autograd import graph
 from torch.autograd.function import BackwardCFunction
 
-_ENTRY: Any = getattr(
-    graph, "_engine_run_backward", None
-)  # (outputs, gradients, retain_graph, create_graph, inputs, ...)
-_INPUTS = 3
+_ENTRY: Any = getattr(graph, "_engine_run_backward", None)
+_INPUTS = 3  # the place of what was named, behind gradients, retain_graph and create_graph, among the arguments that follow the outputs
 _APPLY = [function.__code__ for name in ("apply", "apply_boxed") if (function := vars(BackwardCFunction).get(name))]
 
 

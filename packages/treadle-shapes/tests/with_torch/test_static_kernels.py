@@ -214,7 +214,14 @@ def test_what_repeats_with_other_sizes_is_not_asked_again(monkeypatch: pytest.Mo
             assert aten.mul.Tensor(x, x).shape == (n, 4)
             assert aten.view.default(x, [-1]).shape == (4 * n,)
             assert aten.exp_.default(x) is x
-    assert asked == [aten.mul.Tensor]
+    assert asked == [aten.mul.Tensor, aten.exp_.default]
+
+
+def test_what_is_refused_in_place_is_refused_again() -> None:
+    for _ in range(2):
+        check(aten.bitwise_and_.Tensor, [torch.ones(2, 3), torch.ones(2, 3)])
+        check(aten.add_.Tensor, [torch.ones(1, 3), torch.ones(2, 3)])
+        check(aten.add_.Tensor, [torch.ones(2, 3), torch.ones(1, 3)])
 
 
 def test_operators_with_a_fake_kernel_of_their_own_are_left_to_it() -> None:

@@ -17,9 +17,9 @@ import torch
 from torch import fx
 
 from treadle_shapes.layouts import dense_strides
-from treadle_shapes.torch import expr_of
 
 from ..graph_nodes import append_call
+from ..shared_regions import tensor_key
 
 aten = torch.ops.aten
 
@@ -58,7 +58,7 @@ def left_operand(node: fx.Node, gone: frozenset[fx.Node]) -> fx.Node | None:
     if not (isinstance(first, fx.Node) and isinstance(second, fx.Node)) or (first in gone) == (second in gone):
         return None
     left = second if first in gone else first
-    return left if _layout(left.meta["val"]) == _layout(node.meta["val"]) else None
+    return left if tensor_key(left.meta["val"]) == tensor_key(node.meta["val"]) else None
 
 
 def append_copy(graph: fx.Graph, node: fx.Node, left: fx.Node) -> fx.Node:
@@ -82,13 +82,7 @@ def insert_zeros(
     return copies.__getitem__
 
 
-def _layout(value: torch.Tensor) -> Any:
-    sizes, strides = (
-        tuple([n if type(n) is int else expr_of(n) for n in dims]) for dims in (value.shape, value.stride())
-    )
-    return value.dtype, value.device, sizes, strides
-
-
 def _is_row_major(value: Any) -> bool:
+    """Whether it is a tensor of constant sizes in row-major order."""
     is_static = isinstance(value, torch.Tensor) and all(type(n) is int for n in (*value.shape, *value.stride()))
     return is_static and list(value.stride()) == dense_strides(value.shape)

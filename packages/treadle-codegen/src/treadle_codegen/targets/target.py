@@ -60,7 +60,7 @@ class EntryABI(Protocol):
         ...
 
 
-#: Bytes from which on `Allocation.large` is told of an output.
+#: Bytes from which on `Allocation.large` is told of an output: at least one page of 2 MiB lies inside, wherever it begins.
 LARGE = 4 << 20
 
 

@@ -35,7 +35,7 @@ def test_transposed_operands(shape: tuple[int, ...], dtype: torch.dtype, threads
     graph = compile_graph(capture(f, (x, y)), (x, y), options=CodegenOptions(threads=threads))
     (actual,) = graph(x, y)
     torch.testing.assert_close(actual, f(x, y))
-    assert "[32][32]" in graph.kernel_source
+    assert "[64][64]" in graph.kernel_source
 
 
 def test_images_change_their_layout() -> None:
@@ -61,4 +61,4 @@ def test_what_is_written_in_the_same_kernel_is_not_turned() -> None:
 def test_short_axes_and_reductions_stay_as_they_are() -> None:
     x = torch.randn(16, 200)
     for f in (lambda x: x.t() + torch.ones(200, 16), lambda x: x.t().sum(1)):
-        assert "[32][32]" not in compile_graph(capture(f, (x,)), (x,)).kernel_source
+        assert "[64][64]" not in compile_graph(capture(f, (x,)), (x,)).kernel_source

@@ -219,7 +219,7 @@ class FakeCallCache:
         if kind in (tuple, list):
             items = tuple([self._entry_of(item, tensors) for item in result])
             # Two new results that share memory would be rebuilt in two storages.
-            fresh = [_storage(t) for t, item in zip(result, items, strict=True) if isinstance(item, New)]
+            fresh = [storage_of(t) for t, item in zip(result, items, strict=True) if isinstance(item, New)]
             if not items or len(set(fresh)) < len(fresh) or any(isinstance(item, Several) for item in items):
                 raise Unknown
             return Several(kind, items)
@@ -240,8 +240,8 @@ class FakeCallCache:
         }
         if any(not free_symbols(_value(n)) <= given for n in (*sizes, *strides, offset)):
             raise Unknown
-        storages = [_storage(t) for t in tensors]
-        own = _storage(result)
+        storages = [storage_of(t) for t in tensors]
+        own = storage_of(result)
         if own not in storages:
             if _value(offset) != 0 or _value(result.untyped_storage().nbytes()) != _bytes_needed(result):
                 raise Unknown
@@ -296,7 +296,8 @@ def _position(tensor: torch.Tensor, tensors: Sequence[torch.Tensor]) -> int | No
     return next((position for position, other in enumerate(tensors) if other is tensor), None)
 
 
-def _storage(t: torch.Tensor) -> int:
+def storage_of(t: torch.Tensor) -> int:
+    """Equal for tensors that share memory."""
     return t.untyped_storage()._cdata
 
 

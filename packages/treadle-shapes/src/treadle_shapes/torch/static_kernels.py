@@ -24,9 +24,9 @@ from typing import Any
 import torch
 from torch._subclasses.fake_tensor import FakeTensor, in_kernel_invocation_manager
 
-from treadle_shapes.layouts import dense_strides
+from treadle_shapes.layouts import Layout, dense_strides, is_dense
 from treadle_shapes.torch import shape_functions
-from treadle_shapes.torch.fake_call_cache import NOTHING, Argument, New, Several, View, is_differentiable
+from treadle_shapes.torch.fake_call_cache import NOTHING, Argument, New, Several, View, is_differentiable, storage_of
 from treadle_shapes.torch.operators import Kind, operator
 from treadle_shapes.torch.shape_functions import Fresh, NotAnswered
 
@@ -34,6 +34,8 @@ aten = torch.ops.aten
 # Copies and products that PyTorch has in C++, or in Python without a decomposition, for tensors without elements.
 _AS_IN_CPP = (aten._unsafe_view.default, aten.clone.default, aten.mm.default, aten.bmm.default)
 _PARAMETERS = (type(None), str, torch.dtype, torch.layout, torch.memory_format)
+_FULL_FLOATS = (torch.float32, torch.float64)
+_MOST_DTYPES = 1 << 14  # numbers beside integer tensors count by their values: a program may have any number of them
 
 # What the dtype of a pointwise result depends on -> that dtype; None where PyTorch must be asked.
 _dtypes: dict[Any, torch.dtype | None] = {}
@@ -56,9 +58,9 @@ def answer(
     like = _like_result(args, kwargs, tensors)
     if like is None:
         return None
-    if _is_in_place(func):
-        return Argument(0) if _is_of_floats(tensors) and tensors[0].shape == like.shape else None
     dtype = _dtypes.get(_question(func, args, kwargs, tensors))
+    if func._schema.is_mutable:  # an operator in place, which gives its first argument
+        return Argument(0) if dtype is not None and tensors[0].shape == like.shape else None
     return None if dtype is None else New(tuple(like.shape), like.stride(), dtype, like.device)
 
 
@@ -66,9 +68,11 @@ def note(
     func: Any, args: Sequence[Any], kwargs: Mapping[str, Any], tensors: Sequence[torch.Tensor], result: Any
 ) -> None:
     """Remember what PyTorch answered to a call that was not answered here."""
-    like = _like_result(args, kwargs, tensors) if tensors and _is_pointwise(func) and not _is_in_place(func) else None
+    like = _like_result(args, kwargs, tensors) if tensors and _is_pointwise(func) else None
     if like is None:
         return
+    if len(_dtypes) >= _MOST_DTYPES:
+        _dtypes.clear()
     is_plain = type(result) is FakeTensor and result.layout is torch.strided and result.storage_offset() == 0
     is_like = is_plain and all(get(result) == get(like) for get in _LAYOUT)
     _dtypes[_question(func, args, kwargs, tensors)] = result.dtype if is_like else None
@@ -113,13 +117,9 @@ def _from_cpp(
 
 def _entry(found: torch.Tensor, first: torch.Tensor) -> Any:
     """The entry for a result of C++: a view of the first tensor, or memory of its own."""
-    if _storage(found) == _storage(first):
+    if storage_of(found) == storage_of(first):
         return View(0, tuple(found.shape), found.stride(), found.storage_offset())
     return _as_new(found, first.device)
-
-
-def _storage(tensor: torch.Tensor) -> int:
-    return tensor.untyped_storage()._cdata
 
 
 # -- pointwise ---------------------------------------------------------------------------------------------------------
@@ -131,17 +131,10 @@ def _is_pointwise(func: Any) -> bool:
     record = operator(func)
     if record is None or record.kind is not Kind.POINTWISE or record.is_random or record.fake_kernel is not None:
         return False
-    if (record.writes or record.aliases) and not _is_in_place(func):
+    if (record.writes or record.aliases) and not func._schema.is_mutable:
         return False
     returns = func._schema.returns
     return len(returns) == 1 and isinstance(returns[0].type, torch.TensorType)
-
-
-@functools.cache
-def _is_in_place(func: Any) -> bool:
-    """Whether the overload writes to its first argument, and to no other, and returns it."""
-    written = [a.alias_info is not None and a.alias_info.is_write for a in func._schema.arguments]
-    return written[:1] == [True] and not any(written[1:])
 
 
 def _like_result(
@@ -168,7 +161,7 @@ _LAYOUT = (torch.Tensor.size, torch.Tensor.stride, lambda t: t.device)
 
 def _is_row_major(t: torch.Tensor) -> bool:
     """Whether a tensor has elements, in row-major order and without gaps."""
-    return t.numel() > 0 and list(t.stride()) == dense_strides(t.shape)
+    return is_dense(Layout([*t.shape], [*t.stride()]))
 
 
 def _is_dense_in_some_order(t: torch.Tensor) -> bool:
@@ -179,11 +172,6 @@ def _is_dense_in_some_order(t: torch.Tensor) -> bool:
             return False
         reach *= size
     return True
-
-
-def _is_of_floats(tensors: Sequence[torch.Tensor]) -> bool:
-    """Whether all tensors have one dtype, of floats: the first can hold a pointwise result of all."""
-    return tensors[0].dtype.is_floating_point and all(t.dtype is tensors[0].dtype for t in tensors)
 
 
 def _question(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any], tensors: Sequence[torch.Tensor]) -> Any:
@@ -218,7 +206,7 @@ def _new(sizes: Sequence[Any], dtype: torch.dtype, device: torch.device) -> New:
 
 def _layer_norm(x: Any, shape: Any, weight: Any, bias: Any, eps: float) -> list[Fresh]:
     """On the CPU, result, mean and deviation have the dtype of x (aten/src/ATen/native/layer_norm.cpp, layer_norm_cpu)."""
-    if x.dtype not in (torch.float32, torch.float64) or x.device.type != "cpu":
+    if x.dtype not in _FULL_FLOATS or x.device.type != "cpu":
         raise NotAnswered
     found = shape_functions.layer_norm(x, shape, weight, bias, eps)
     rows = [*x.shape[: x.dim() - len(shape)], *[1] * len(shape)]
@@ -228,15 +216,12 @@ def _layer_norm(x: Any, shape: Any, weight: Any, bias: Any, eps: float) -> list[
 def _batch_norm(x: Any, *parameters: Any) -> list[Fresh]:
     """Result, mean and deviation of a training step, and new running statistics where they are returned."""
     *tensors, training, _, _ = parameters
-    given = [t for t in tensors if t is not None]
-    sizes = shape_functions.layer_norm(x, x.shape[-1:], None, None).sizes  # x is row-major
-    if not training or x.dim() < 2 or len(given) < len(tensors) or x.device.type != "cpu":
+    if not training or any(t is None for t in tensors) or x.dim() < 2 or not _is_row_major(x) or x.device.type != "cpu":
         raise NotAnswered
-    if x.dtype not in (torch.float32, torch.float64) or any(t.dtype is not x.dtype for t in given):
+    channels = x.shape[1:2]
+    if x.dtype not in _FULL_FLOATS or any(t.dtype is not x.dtype or t.shape != channels for t in tensors):
         raise NotAnswered
-    if any(list(t.shape) != [sizes[1]] for t in given):
-        raise NotAnswered
-    return [Fresh(sizes, x.dtype), *[Fresh([sizes[1]], x.dtype)] * 4]
+    return [Fresh([*x.shape], x.dtype), *[Fresh([*channels], x.dtype)] * 4]
 
 
 def _sum(x: Any, dims: Any, keepdim: bool = False) -> list[Fresh]:

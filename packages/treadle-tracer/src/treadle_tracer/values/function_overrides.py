@@ -71,12 +71,16 @@ def in_order_of_asking(tx: TraceContext, values: Iterable[Value]) -> list[Value]
     for value in map(settled, values):
         if not isinstance(value, ObjectValue) and value.python_type() is not torch.Tensor:
             continue
-        cls = value.python_type()
-        if any(cls is other.python_type() for other in found) or not is_overriding_class(tx, cls):
-            continue
-        before = next((i for i, other in enumerate(found) if issubclass(cls, other.python_type())), len(found))
-        found.insert(before, value)
+        if not any(value.python_type() is other.python_type() for other in found):
+            if is_overriding_class(tx, value.python_type()):
+                insert_to_be_asked(found, value)
     return found
+
+
+def insert_to_be_asked(found: list[Any], value: Value) -> None:
+    """Put the first value of a class in front of those of its base classes, else behind all."""
+    cls = value.python_type()
+    found.insert(next((i for i, other in enumerate(found) if issubclass(cls, other.python_type())), len(found)), value)
 
 
 def with_items(args: Iterable[Value]) -> Iterable[Value]:
@@ -137,17 +141,31 @@ def dispatch(tx: TraceContext, function: Value, found: list[Value], args: list[V
     """What the values `found` give for `function(*args, **kwargs)`, asked in this order."""
     kinds = TupleValue([tx.wrap_known(value.python_type()) for value in found])
     given = [function, kinds, TupleValue(args), *(() if kwargs is None else (kwargs,))]
-    for value in (value for value in found if isinstance(value, ObjectValue)):
-        if not isinstance(lookup(tx, value.cls, _NAME), classmethod):
-            raise Unsupported("graph-argument", f"{value.describe()}, whose {_NAME} is no class method")
+    result = first_answer(tx, _NAME, _with_class_method(tx, found), given)
+    if result is None:
+        raise Unsupported("graph-argument", f"{found[0].describe()}, whose {_NAME} refuses the function")
+    return result
+
+
+def _with_class_method(tx: TraceContext, found: Iterable[Value]) -> Iterator[ObjectValue]:
+    for value in found:
+        if isinstance(value, ObjectValue):
+            if not isinstance(lookup(tx, value.cls, _NAME), classmethod):
+                raise Unsupported("graph-argument", f"{value.describe()}, whose {_NAME} is no class method")
+            yield value
+
+
+def first_answer(tx: TraceContext, name: str, asked: Iterable[ObjectValue], given: list[Value]) -> Value | None:
+    """What the class method of this name gives of the first class that does not return NotImplemented; None where all do."""
+    for value in asked:
         tx.dispatches += 1
         try:
-            result = tx.wrap_known(value.cls).get_attr(tx, _NAME).call(tx, given, {})
+            result = tx.wrap_known(value.cls).get_attr(tx, name).call(tx, given, {})
         finally:
             tx.dispatches -= 1
         if not (isinstance(result, Constant) and result.obj is NotImplemented):
             return result
-    raise Unsupported("graph-argument", f"{found[0].describe()}, whose {_NAME} refuses the function")
+    return None
 
 
 @functools.cache

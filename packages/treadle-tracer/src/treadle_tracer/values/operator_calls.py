@@ -20,9 +20,10 @@ import torch
 from treadle_shapes.torch import is_transforming
 from treadle_tracer.by_identity import is_one_of
 from treadle_tracer.errors import Unsupported
-from treadle_tracer.values.base import NONE, Constant, LazyValue
+from treadle_tracer.values.base import NONE, LazyValue
 from treadle_tracer.values.call_effects import storages, writes_to
 from treadle_tracer.values.constants import is_numpy_scalar
+from treadle_tracer.values.function_overrides import first_answer, insert_to_be_asked, with_items
 from treadle_tracer.values.mappings import dict_of
 from treadle_tracer.values.sequences import ListValue, SliceValue, TupleValue
 from treadle_tracer.values.sequences import Sequence as SequenceValue
@@ -354,16 +355,9 @@ class _Call:
 def _in_order_of_asking(values: Iterable[Value]) -> list[DispatchedTensor]:
     """One tensor of each class, from left to right, subclasses first."""
     found: list[DispatchedTensor] = []
-    for value in values:
-        if isinstance(value, SequenceValue):
-            candidates = [item for item in value.items if isinstance(item, DispatchedTensor)]
-        else:
-            candidates = [value] if isinstance(value, DispatchedTensor) else []
-        for tensor in candidates:
-            if any(tensor.cls is other.cls for other in found):
-                continue
-            before = next((i for i, other in enumerate(found) if issubclass(tensor.cls, other.cls)), len(found))
-            found.insert(before, tensor)
+    for tensor in with_items(values):
+        if isinstance(tensor, DispatchedTensor) and all(tensor.cls is not other.cls for other in found):
+            insert_to_be_asked(found, tensor)
     return found
 
 
@@ -378,16 +372,11 @@ def _ask(
     kinds = TupleValue([tx.wrap_known(value.cls) for value in asked])
     given = [tx.wrap_known(function), kinds, TupleValue(args), dict_of(kwargs)]
     before = tx.graph.last()
-    for value in asked:
-        tx.dispatches += 1
-        try:
-            result = tx.wrap_known(value.cls).get_attr(tx, _NAME).call(tx, given, {})
-        finally:
-            tx.dispatches -= 1
-        if not (isinstance(result, Constant) and result.obj is NotImplemented):
-            _check_calls(tx, function, before, args, kwargs)
-            return result
-    raise Unsupported("tensor-subclass", f"{asked[0].describe()}, whose {_NAME} refuses {function}")
+    result = first_answer(tx, _NAME, asked, given)
+    if result is None:
+        raise Unsupported("tensor-subclass", f"{asked[0].describe()}, whose {_NAME} refuses {function}")
+    _check_calls(tx, function, before, args, kwargs)
+    return result
 
 
 def _check_calls(tx: TraceContext, function: Any, before: fx.Node, args: list[Value], kwargs: dict[str, Value]) -> None:

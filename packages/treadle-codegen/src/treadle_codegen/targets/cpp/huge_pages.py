@@ -3,7 +3,7 @@
 Memory that is new to a process comes in pages of 4 KiB, each with a page fault when it is first written to: 64 MiB take 16,384 of them,
 several times as long as the writing. malloc returns blocks beyond 32 MiB to the system as soon as they are free
 (mallopt(3), M_MMAP_THRESHOLD), so that each call of a function with a large result pays for them again. Where the kernel gives huge pages
-on request ("madvise" in /sys/kernel/mm/transparent_hugepage/enabled, as Debian and Ubuntu set it), 32 faults are enough.
+on request ("[madvise]" in /sys/kernel/mm/transparent_hugepage/enabled), 32 faults are enough.
 """
 
 from __future__ import annotations
@@ -15,9 +15,7 @@ from pathlib import Path
 
 import torch
 
-from treadle_codegen.targets.target import (
-    LARGE,
-)  # at least one huge page lies inside of so many bytes, wherever they begin
+from treadle_codegen.targets.target import LARGE
 
 _SETTING = Path("/sys/kernel/mm/transparent_hugepage/enabled")
 _PAGE = 4096

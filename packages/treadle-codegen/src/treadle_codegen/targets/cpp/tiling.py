@@ -20,7 +20,7 @@ class CppTiling:
     vector_bits: int = 0
     columns: bool = True
     chunks: bool = True
-    tile: int = 32
+    tile: int = 64
     streams: int = 1
 
     def __str__(self) -> str:
@@ -43,7 +43,7 @@ def candidates(kernel: Kernel, uses: frozenset[str], wide_vectors: bool) -> list
     if "chunks" in uses:
         found.append(replace(DEFAULT, chunks=False))
     if "tile" in uses:
-        found += [replace(DEFAULT, tile=side) for side in (0, 16, 64, 128)]
+        found += [replace(DEFAULT, tile=side) for side in (0, 16, 32, 128)]
     if "streams" in uses:
         found += [replace(DEFAULT, streams=n) for n in (2, 4)]
     return found

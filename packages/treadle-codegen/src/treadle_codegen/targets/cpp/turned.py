@@ -1,8 +1,8 @@
 """Tiles of memory turned in registers.
 
-    turn<32>(from, step, tall, wide, to)        to[i][k] = from[k * step + i]   for i < tall, k < wide
+    turn<64>(from, step, tall, wide, to)        to[i][k] = from[k * step + i]   for i < tall, k < wide
 
-Rows of `to` are 32 elements apart. An element at a time, each store goes to a line of its own: `x.t() + z` of 256 KB took 1.8 times as
+Rows of `to` are 64 elements apart. An element at a time, each store goes to a line of its own: `x.t() + z` of 256 KB took 1.8 times as
 long, of bfloat16 2.3 times. Here 16 vectors are read as they lie, and four rounds of shuffles exchange halves of ever larger squares
 between them (Eklundh, A fast computer method for matrix transposing, 1972).
 """
