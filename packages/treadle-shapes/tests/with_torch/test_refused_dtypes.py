@@ -6,6 +6,7 @@ import operator
 
 import pytest
 import torch
+import torch.nn.functional as F
 
 from treadle_shapes.torch import ask_kernel, fake_like, fake_mode
 
@@ -103,3 +104,25 @@ def test_neither_random_numbers_nor_warnings_are_used(recwarn):
     before = torch.get_rng_state()
     refusal(torch.masked_fill, (NUMBERS, COUNTS.byte(), 1))
     assert torch.equal(before, torch.get_rng_state()) and not recwarn.list
+
+
+LOSSES = [
+    (F.nll_loss, 2, 1),
+    (F.multi_margin_loss, 2, 1),
+    (F.multilabel_margin_loss, 2, 2),
+    (F.nll_loss, 4, 3),
+]
+
+
+@pytest.mark.parametrize(("loss", "dim", "target_dim"), LOSSES)
+def test_losses_are_asked_with_classes_that_are_there(loss, dim, target_dim, monkeypatch):
+    """On CUDA, a class that is out of range takes the device away from the process."""
+    import treadle_shapes.torch.refused_dtypes as module
+
+    answers = []
+    answer = module._answer
+    monkeypatch.setattr(module, "_answers", {})
+    monkeypatch.setattr(module, "_answer", lambda *args: answers.append(answer(*args)) or answers[-1])
+    for dtype in (torch.bfloat16, torch.int64):
+        ask_kernel(loss, [torch.ones((2,) * dim, dtype=dtype), torch.ones((2,) * target_dim, dtype=torch.int64)], {})
+    assert answers and not [a for a in answers if a.refusal and ("out of" in a.refusal or "IndexError" in a.refusal)]

@@ -110,10 +110,18 @@ def _native(
 def _functional(
     mode: Any, x: Any, weight: Any, bias: Any, mean: Any, var: Any, training: bool, momentum: float, eps: float
 ) -> Any:
-    if not training:
+    """PyTorch's decomposition gives running statistics of low precision as float32, in eval mode too."""
+    if training:
+        with mode:
+            found = _training(x, weight, bias, mean, var, momentum, eps)
+    elif x.dtype in _LOW_FLOATS:
+        with mode:
+            rule = decomposition_table[aten._native_batch_norm_legit_functional.default]
+            out, *saved = rule(x, weight, bias, mean, var, False, momentum, eps)[:3]
+            found = out, *(t.to(_saved_dtype(x, weight, bias, mean, var)) for t in saved)
+    else:
         return NotImplemented
     with mode:
-        found = _training(x, weight, bias, mean, var, momentum, eps)
         return NotImplemented if found is None else (*found, torch.empty_like(mean), torch.empty_like(var))
 
 

@@ -4,12 +4,15 @@ flags - 1, torch.relu(flags), counts.mul_(1.5), halves & 1    # flags of bool, c
 
 Only the kernel itself knows which dtypes it takes. So it is called once for each combination of dtypes and kinds of numbers, on tensors of
 one element. Such a call may fail for other reasons, such as its sizes: where it fails for every dtype, nothing is said.
+
+It must not fail for its values: a kernel of CUDA that meets a class out of range leaves the whole process without its device. So what is
+divided by is 1, and of losses, whose integers are classes, all elements are 0, the only class there is.
 """
 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -71,6 +74,15 @@ class _Number(tuple[Any, ...]):
     __slots__ = ()
 
 
+class _Call(NamedTuple):
+    """A call on tensors of one element."""
+
+    target: Any  # a function, or a method's name
+    parts: tuple[Any, ...]  # arguments
+    named: dict[str, Any]
+    element: int  # the element of the tensors
+
+
 def ask_kernel(target: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> KernelAnswer | None:
     """What eager's kernel says to `target` (a function, or a method's name) on tensors of these dtypes. None where it is not asked."""
     is_in_place = isinstance(target, str) and target.endswith("_") and not target.endswith("__")
@@ -92,7 +104,7 @@ def ask_kernel(target: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> K
     if found is None:
         if len(_answers) >= _MOST_ANSWERS:
             _answers.clear()
-        found = _answers[key] = _ask(target, parts, dict(named))
+        found = _answers[key] = _ask(_Call(target, parts, dict(named), 0 if record.kind is Kind.LOSS else 1))
     return found
 
 
@@ -116,41 +128,37 @@ def _part(value: Any, is_pointwise: bool, dtypes: set[torch.dtype]) -> Any:
     raise _Unknown
 
 
-def _ask(target: Any, parts: tuple[Any, ...], named: dict[str, Any]) -> KernelAnswer:
-    answer = _answer(target, parts, named)
-    if answer.refusal is None or all(_answer(target, parts, named, *other).refusal is not None for other in _OTHERS):
+def _ask(call: _Call) -> KernelAnswer:
+    answer = _answer(call)
+    if answer.refusal is None or all(_answer(call, *other).refusal is not None for other in _OTHERS):
         return KernelAnswer(None, answer.dtype)
     return answer
 
 
-def _answer(
-    target: Any,
-    parts: tuple[Any, ...],
-    named: dict[str, Any],
-    dtype: torch.dtype | None = None,
-    has_flags: bool = True,
-) -> KernelAnswer:
+def _answer(call: _Call, dtype: torch.dtype | None = None, has_flags: bool = True) -> KernelAnswer:
     """What the call says on tensors of one element, of `dtype` where that is given."""
     with torch._C._DisableTorchDispatch(), torch._C.DisableTorchFunction(), torch.no_grad(), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
-            args = [_stand_in(part, dtype, has_flags) for part in parts]
-            kwargs = {name: _stand_in(part, dtype, has_flags) for name, part in named.items()}
-            function: Callable[..., Any] = target
-            if isinstance(target, str):
-                function, args = getattr(args[0], target), args[1:]
+            args = [_stand_in(part, call.element, dtype, has_flags) for part in call.parts]
+            kwargs = {name: _stand_in(part, call.element, dtype, has_flags) for name, part in call.named.items()}
+            function: Any = call.target
+            if isinstance(function, str):
+                function, args = getattr(args[0], function), args[1:]
             result = function(*args, **kwargs)
         except _REFUSES as error:
             return KernelAnswer(f"{type(error).__name__}: {error}", None)
     return KernelAnswer(None, result.dtype if isinstance(result, torch.Tensor) else None)
 
 
-def _stand_in(part: Any, dtype: torch.dtype | None, has_flags: bool) -> Any:
+def _stand_in(part: Any, element: int, dtype: torch.dtype | None, has_flags: bool) -> Any:
     if isinstance(part, _Tensor):
-        return torch.ones((1,) * part[1], dtype=dtype or part[0], device=part[2])
+        return torch.full((1,) * part[1], element, dtype=dtype or part[0], device=part[2])
     if isinstance(part, _Number):
         return part[1] if has_flags or part[0] is not bool else int(part[1])
-    return tuple([_stand_in(item, dtype, has_flags) for item in part]) if isinstance(part, tuple) else part
+    if isinstance(part, tuple):
+        return tuple([_stand_in(item, element, dtype, has_flags) for item in part])
+    return part
 
 
 __all__ = ["KernelAnswer", "ask_kernel"]
