@@ -157,6 +157,12 @@ def _split_index(index: Expr, outer: tuple[Symbol, ...]) -> tuple[tuple[IntLike,
     return None if linear is None else (tuple([linear[0].get(s, 0) for s in outer]), linear[1])
 
 
+def step_along(index: IntLike | None, axis: Axis | None) -> IntLike | None:
+    """How far apart two neighbours along a loop lie in memory; None where nobody can tell."""
+    split = None if index is None or axis is None else split_index(index, [axis.symbol])
+    return None if split is None else split[0][0]
+
+
 def dense_extent(rest: IntLike, axes: Sequence[Axis]) -> tuple[IntLike, IntLike] | None:
     """(start, length) when `rest` runs over every integer of [start, start + length) exactly once over the axes, else None."""
     return _dense_extent(rest, tuple(axes))

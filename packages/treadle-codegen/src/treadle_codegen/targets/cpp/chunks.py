@@ -13,14 +13,14 @@ from __future__ import annotations
 
 import torch
 
-from treadle_codegen.ir.loops import Instr, IntLike, Loop
+from treadle_codegen.ir.loops import Instr, IntLike, Load, Loop
 from treadle_codegen.ir.ops import OPS, Cost
-from treadle_codegen.schedule.access import loop_reads, loop_writes, split_index
+from treadle_codegen.schedule.access import loop_reads, loop_writes, split_index, step_along
 from treadle_codegen.schedule.kernel import Kernel, Section, linear_coefficients_of
 from treadle_codegen.targets.cpp.ops import C_TYPES, MEMORY_TYPES, constant, read_memory, write_memory
 from treadle_codegen.targets.cpp.section import BLOCK, IDENTITY, Accumulator, SectionPrinter, worst
 from treadle_codegen.targets.renderer import split_at_reduce
-from treadle_shapes.expr import Expr, Symbol
+from treadle_shapes.expr import Expr
 
 LANES = 16  # two or more vectors on processors with shorter ones
 _LONG_ROW = 768
@@ -53,7 +53,7 @@ def why_not_chunks(kernel: Kernel, section: Section, *, parallel: bool) -> str |
     if not any(loop.reduce_axes for loop in kernel.loops):
         return "elements alone: nothing is added up, and what is left over costs no more than a chunk"
     reads = [a.index for member in section.members for a in loop_reads(member)]
-    steps = {_step(index, row.symbol) for index in reads} - {0}
+    steps = {step_along(index, row) for index in reads} - {0}
     if steps and None not in steps and 1 not in steps:
         return "elements that lie apart are gathered either way"
     for member in section.members:
@@ -74,12 +74,6 @@ def why_not_chunks(kernel: Kernel, section: Section, *, parallel: bool) -> str |
 
 def _is_hard(loop: Loop) -> bool:
     return any(OPS[instr.op].cost >= Cost.TRANSCENDENTAL for instr in loop.body[: split_at_reduce(loop) or None])
-
-
-def _step(index: IntLike | None, symbol: Symbol) -> IntLike | None:
-    """How far apart two neighbours along a loop lie in memory; None where nobody can tell."""
-    split = None if index is None else split_index(index, [symbol])
-    return None if split is None else split[0][0]
 
 
 def rows_with_tails(kernel: Kernel, *, parallel: bool) -> set[str]:
@@ -239,9 +233,15 @@ class ChunkPrinter(SectionPrinter):
         return steps is not None and steps[0] == 1
 
     def _text(self, loop: Loop, instr: Instr, args: tuple[str, ...], *, outer: bool) -> str:
+        if self.masked and instr.op == "load":
+            return f"on ? ({self._read_where('on', instr.attr, instr.dtype)}) : 0.0f"
         text = super()._text(loop, instr, args, outer=outer)
-        masked = self.masked and instr.op in ("load", "masked_load")
+        masked = self.masked and instr.op == "masked_load"
         return f"on ? ({text}) : 0.0f" if masked else text  # what is computed from it stays in range
+
+    def _read_where(self, condition: str, load: Load, dtype: torch.dtype) -> str:
+        both = f"on && ({condition})" if self.masked and condition != "on" else condition
+        return super()._read_where(both, load, dtype)
 
     def _direct_loads(self) -> dict[tuple[int, int], str]:
         """Reduced values that are 16 neighbours in memory as they are; through an array they would be copied by memcpy's halves."""

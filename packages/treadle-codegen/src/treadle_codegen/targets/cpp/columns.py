@@ -185,6 +185,9 @@ class ColumnPrinter(SectionPrinter):
         writer.close(1)
         writer.outer_values, writer.outer_stored = values, stored  # names end with the loop
 
+    def _vector_axis(self) -> Axis:
+        return self.writer.kernel.outer[-1]
+
     def _place(self, buffer: str, index: IntLike) -> str:
         return f"{self.writer.param(buffer)}[l]" if buffer in self.kept else super()._place(buffer, index)
 

@@ -11,7 +11,7 @@ import torch
 from treadle_codegen.ir.loops import Axis, Instr, IntLike, Load, Loop, symbols_of
 from treadle_codegen.ir.ops import OPS, SCATTERS, Cost
 from treadle_codegen.ir.product import varies_along
-from treadle_codegen.schedule.access import loop_writes, split_index
+from treadle_codegen.schedule.access import loop_writes, split_index, step_along
 from treadle_codegen.schedule.kernel import Section
 from treadle_codegen.targets.cpp.ops import (
     C_TYPES,
@@ -391,9 +391,9 @@ class SectionPrinter(InstructionWriter):
             return read_memory(self._place(instr.attr.buffer, instr.attr.index), dtype)
         if op == "masked_load":
             load, condition, other = instr.attr
-            stored = self._stored(load, outer=outer)
-            value = stored or read_memory(self._place(load.buffer, load.index), dtype)
-            return f"{self.writer.condition(condition)} ? {value} : {constant(other, dtype)}"
+            chosen = self.writer.condition(condition)
+            value = self._stored(load, outer=outer) or self._read_where(chosen, load, dtype)
+            return f"{chosen} ? {value} : {constant(other, dtype)}"
         if op == "indirect_load":
             filled = self._nonempty(instr.attr[2], args)
             place = self._indirect(instr.attr, args)
@@ -421,6 +421,29 @@ class SectionPrinter(InstructionWriter):
             assert split is not None, "a local buffer is indexed linearly by construction"
             index = split[1] - local.start
         return f"{self.writer.param(buffer)}[{self.writer.index(index)}]"
+
+    def _read_where(self, condition: str, load: Load, dtype: torch.dtype) -> str:
+        """Text of a load that is used where `condition` holds, and may be out of bounds elsewhere.
+
+        g++ 12.2 gives the wrong elements where a vector loop reads several neighbours of a group, b[3*j], b[3*j + 1], b[3*j + 2], under one
+        condition. Such loads stand before the condition, and read another position where it does not hold.
+        """
+        place = self._place(load.buffer, load.index)
+        step = step_along(load.index, self._vector_axis())
+        if not isinstance(step, int) or abs(step) < 2:
+            return read_memory(place, dtype)
+        memory, position = place.removesuffix("]").split("[", 1)
+        shape = () if load.buffer in self.writer.kernel.locals else self.writer.buffers[load.buffer].shape
+        if all(map(self._is_positive, shape)):
+            name = self.writer.fresh()
+            self.writer.line(f"const {MEMORY_TYPES[dtype]} {name} = {memory}[{condition} ? {position} : 0];")
+            return read_memory(name, dtype)
+        return read_memory(f"(*(const volatile {MEMORY_TYPES[dtype]}*)&{place})", dtype)  # no vectors
+
+    def _vector_axis(self) -> Axis | None:
+        """The axis whose points share a vector, if any do."""
+        axes = self.section.axes or self.writer.kernel.outer
+        return axes[-1] if axes else None
 
     def _indirect(self, attr: tuple[Any, ...], indices: tuple[str, ...]) -> str:
         buffer, strides, sizes = attr[:3]

@@ -10,6 +10,7 @@ A loop of two to four points has no vectors; the one around it has: 32 us and 12
 
 from __future__ import annotations
 
+from treadle_codegen.ir.loops import Axis
 from treadle_codegen.schedule.kernel import Section
 from treadle_codegen.targets.cpp.section import SectionPrinter, addresses_through_data
 
@@ -54,3 +55,6 @@ class ShortAxisPrinter(SectionPrinter):
             self._write_bodies()
             writer.close(1)
         writer.close(len(around) + 1)
+
+    def _vector_axis(self) -> Axis:
+        return self.section.axes[-2]

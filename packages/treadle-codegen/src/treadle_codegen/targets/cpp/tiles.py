@@ -15,7 +15,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from treadle_codegen.ir.loops import Axis, Expr, Instr, IntLike, Load, Loop
-from treadle_codegen.schedule.access import loop_reads, loop_writes, split_index
+from treadle_codegen.schedule.access import loop_reads, loop_writes, step_along
 from treadle_codegen.schedule.kernel import Kernel, Section
 from treadle_codegen.targets.cpp.ops import MEMORY_TYPES, read_memory
 from treadle_codegen.targets.cpp.section import SectionPrinter
@@ -51,8 +51,8 @@ def _crossing(section: Section) -> int | None:
             for k, axis in enumerate(section.axes[:-1]):
                 if (
                     _is_long(axis, _LEAST)
-                    and _step(access.index, axis) == 1
-                    and _lies_apart(_step(access.index, inner))
+                    and step_along(access.index, axis) == 1
+                    and _lies_apart(step_along(access.index, inner))
                 ):
                     return k
     return None
@@ -60,11 +60,6 @@ def _crossing(section: Section) -> int | None:
 
 def _is_long(axis: Axis, least: int) -> bool:
     return not isinstance(axis.extent, int) or axis.extent >= least
-
-
-def _step(index: IntLike | None, axis: Axis) -> IntLike | None:
-    split = None if index is None else split_index(index, [axis.symbol])
-    return None if split is None else split[0][0]
 
 
 def _lies_apart(step: IntLike | None) -> bool:
@@ -110,9 +105,9 @@ class TilePrinter(SectionPrinter):
             for instr in member.body:
                 if instr.op != "load" or instr.attr.buffer in written or instr.attr in self.turned:
                     continue
-                if _step(instr.attr.index, tall) != 1 or not _lies_apart(_step(instr.attr.index, wide)):
+                if step_along(instr.attr.index, tall) != 1 or not _lies_apart(step_along(instr.attr.index, wide)):
                     continue
-                name, step = writer.fresh(), _step(instr.attr.index, wide)
+                name, step = writer.fresh(), step_along(instr.attr.index, wide)
                 assert step is not None
                 writer.line(f"alignas(64) {MEMORY_TYPES[instr.dtype]} {name}[{self.side}][{self.side}];")
                 (i, k), place = (
