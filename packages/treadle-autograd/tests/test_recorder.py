@@ -141,3 +141,28 @@ def test_storages():
     base = torch.ones(4)
     assert storage_key(base) == storage_key(base[1:]) != storage_key(base.clone())
     assert isinstance(RecordedGraph().graph, fx.Graph)
+
+
+NUMBERS = {
+    "a write at a mask": lambda x, number: aten.index_put.default(x, [aten.gt.Scalar(x, 0)], number),
+    "a product": lambda x, number: aten.mul.Tensor(x, number),
+    "a write": lambda x, number: aten.copy.default(x, number),
+}
+
+
+@pytest.mark.parametrize("name", NUMBERS)
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_numbers_stand_on_the_device_of_the_tensors_beside_them(name, device):
+    mode = fake_mode()
+    recorder = AtenRecorder(RecordedGraph(), mode, {})
+    with mode:
+        x = torch.empty(2, 3, device=device)
+    recorder.bind(x, recorder.recorded.add_call_input("x", 0, x))
+    with mode, recorder:
+        result = NUMBERS[name](x, torch.tensor(0.1))
+    assert result.device.type == device
+    *_, call = calls(recorder)
+    number = next(n for n in call.all_input_nodes if n.meta["val"].dim() == 0)
+    assert number.meta["val"].device.type == device
+    if device == "cuda":
+        assert number.target is aten.full.default and number.args == ([], torch.tensor(0.1).item())

@@ -23,7 +23,7 @@ from torch.types import py_sym_types
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from treadle_shapes.expr import substitute
-from treadle_shapes.torch import Operator, expr_of, fake_calls, fake_like, operator, run_for_metadata
+from treadle_shapes.torch import Kind, Operator, expr_of, fake_calls, fake_like, operator, run_for_metadata
 
 from .contract import CallInput, InputDescription, StaticInput
 from .decompositions import Decompositions, decompose_composite
@@ -113,6 +113,7 @@ class AtenRecorder(TorchDispatchMode):
         self._nodes: dict[int, fx.Node] = {}
         self._alive: list[torch.Tensor] = []  # keeps the ids above unique
         self._constants: dict[int, fx.Node] = {}
+        self._numbers: dict[int, Any] = {}  # the elements of `torch.tensor(3.0)`, by the identities of fake tensors
         self._renamed: dict[Any, Any] = {}
         self._offsets: set[Any] = set()
         self.for_training = False
@@ -259,7 +260,7 @@ class AtenRecorder(TorchDispatchMode):
         return None
 
     def _record(self, func: Any, record: Operator | None, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-        node_args = tuple([self.to_argument(a) for a in args])
+        node_args = tuple([self.to_argument(a) for a in self._beside(record, args)])
         node_kwargs = {name: self.to_argument(value) for name, value in kwargs.items()}
         if not has_elements(self.shape_env, func, record, args, kwargs):
             raise UnsupportedGraph(f"{func} has nothing to reduce", self.line())
@@ -374,7 +375,26 @@ class AtenRecorder(TorchDispatchMode):
         fake = fake_like(self.mode, constant)
         self.bind(fake, node)
         node.meta["val"] = fake
+        if constant.dim() == 0 and constant.device.type == "cpu":
+            with torch._C._DisableTorchDispatch():
+                self._numbers[id(fake)] = constant.item()
         return fake
+
+    def _beside(self, record: Operator | None, args: Sequence[Any]) -> Sequence[Any]:
+        """The arguments, with numbers that the program has made tensors of (`x[mask] = 0.5`) on the device of the others.
+
+        Operators take them from the CPU; kernels for another device read no memory there.
+        """
+        if not self._numbers or record is None or record.kind not in _MIX_DEVICES:
+            return args
+        device = next((a.fake_device for a in args if isinstance(a, FakeTensor) and a.fake_device.type != "cpu"), None)
+        if device is None:
+            return args
+        return [self._moved(a, device) if id(a) in self._numbers else a for a in args]
+
+    def _moved(self, number: FakeTensor, device: torch.device) -> torch.Tensor:
+        with self:
+            return aten.full.default([], self._numbers[id(number)], dtype=number.dtype, device=device)
 
     def _bernoulli_in_memory_order(self, order: list[int], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         with self:
@@ -423,6 +443,8 @@ def _takes_one_tensor(func: Any) -> bool:
 
 
 _NUMBERS = (bool, int, float, complex, *py_sym_types)
+# Kinds whose operators take a tensor without dimensions from the CPU beside tensors of another device.
+_MIX_DEVICES = frozenset({Kind.POINTWISE, Kind.SCATTER, Kind.COPY})
 _DTYPES_OF_NUMBERS = {
     (bool, torch.SymBool): torch.bool,
     (int, torch.SymInt): torch.int64,
