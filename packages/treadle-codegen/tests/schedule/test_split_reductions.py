@@ -46,6 +46,10 @@ REDUCTIONS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "smallest integer": lambda x: (x * 10).to(torch.int32).amin(),
     "any": lambda x: (x > 2).any(),
     "all": lambda x: (x > 2).all(),
+    "position": lambda x: x.argmax(),
+    "positions in rows": lambda x: x.argmin(1),
+    "positions in columns": lambda x: (x * 2).argmax(0) + 1,
+    "first of equal ones": lambda x: (x * 2).to(torch.int32).argmax(0),
     "padded": lambda x: torch.nn.functional.pad(x, (1, 2), value=0.5).sum(),
 }
 
@@ -59,7 +63,7 @@ def test_results_do_not_change(name: str, rows: int, columns: int) -> None:
 
 @pytest.mark.parametrize("name", REDUCTIONS)
 def test_long_reductions_are_split(name: str) -> None:
-    assert check(REDUCTIONS[name], torch.randn(3, 401) if name == "rows" else torch.randn(401, 3)) >= 1
+    assert check(REDUCTIONS[name], torch.randn(3, 401) if name.endswith("rows") else torch.randn(401, 3)) >= 1
 
 
 def test_nan_and_infinity_reach_the_result() -> None:
@@ -76,10 +80,30 @@ def test_enough_workers_need_no_split() -> None:
     assert check(lambda x: x.sum(1), torch.randn(64, 40)) == 0
 
 
-def test_positions_are_not_split() -> None:
-    program, added = split(lambda x: x.argmax(), torch.randn(4000))
-    (loop,) = [step for step in program.steps if isinstance(step, Loop)]
-    assert added == 0 and why_not_split(loop) is not None and parts_of(loop, COSTS) == 1
+@pytest.mark.parametrize("kind", ["argmax", "argmin"])
+@settings(deadline=None)
+@given(
+    rows=st.integers(1, 60),
+    columns=st.integers(1, 9),
+    dim=st.sampled_from([0, 1]),
+    special=st.sampled_from([torch.nan, torch.inf, -torch.inf]),
+    seed=st.integers(0, 1000),
+)
+def test_the_first_nan_or_the_first_of_the_best(
+    kind: str, rows: int, columns: int, dim: int, special: float, seed: int
+) -> None:
+    torch.manual_seed(seed)
+    x = torch.randint(-2, 3, (rows, columns)).float()
+    x[torch.rand(rows, columns) < 0.1] = special
+    check(lambda x: getattr(x, kind)(dim), x)
+    check(lambda x: getattr(x, kind)(), x)
+
+
+def test_products_are_not_split() -> None:
+    program, added = split(lambda x: x @ x.T, torch.randn(4, 400))
+    assert added == 0
+    for loop in program.steps:
+        assert not isinstance(loop, Loop) or (why_not_split(loop) is not None and parts_of(loop, COSTS) == 1)
 
 
 def test_equal_parts_need_no_masks() -> None:

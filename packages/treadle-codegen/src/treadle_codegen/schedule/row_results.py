@@ -12,6 +12,7 @@ after    loop [i0:16384] reduce [r0:1024]               as before
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 from treadle_codegen.costs import Costs
@@ -79,9 +80,18 @@ def _flat(axes: tuple[Axis, ...]) -> IntLike:
 
 
 def reducing(loop: Loop, at: int, stored: Load, reduce_axes: tuple[Axis, ...]) -> Loop:
-    """The loop with the reduction at `at` over values that are stored; what its end needs of its beginning does not depend on the
-    reduction, and may stand behind it."""
-    body: list[Instr] = []
+    """The loop with the reduction at `at` over values that are stored."""
+    reduction = loop.body[at]
+    load = Instr("load", (), loop.body[reduction.args[0]].dtype, stored)
+    return beginning_with(loop, at, [load, replace(reduction, args=(0,))], reduce_axes)
+
+
+def beginning_with(loop: Loop, at: int, start: Sequence[Instr], reduce_axes: tuple[Axis, ...]) -> Loop:
+    """The loop with the instructions `start`, which end with a reduction, in the place of the reduction at `at` and of what that needs.
+
+    What the loop's end needs of its beginning does not depend on the reduction, and may stand behind it.
+    """
+    body = list(start)
     moved: dict[int, int] = {}
 
     def copy(k: int) -> int:
@@ -92,10 +102,7 @@ def reducing(loop: Loop, at: int, stored: Load, reduce_axes: tuple[Axis, ...]) -
             moved[k] = len(body) - 1
         return moved[k]
 
-    reduction = loop.body[at]
-    body.append(Instr("load", (), loop.body[reduction.args[0]].dtype, stored))
-    body.append(replace(reduction, args=(0,)))
-    moved[at] = 1
+    moved[at] = len(body) - 1
     for k in range(at + 1, len(loop.body)):
         copy(k)
     return replace(loop, reduce_axes=reduce_axes, body=tuple(body))
