@@ -138,18 +138,18 @@ def is_better_min(a: Any, i: Any, b: Any, j: Any) -> Any:
     return _block(before | (same & (_data(i) < _data(j))), tl.int1)
 
 
-def _argument(x: Any, position: Any, function: Any) -> Any:
-    """The smallest position among the best values; NaN is the best of all, as NumPy has it."""
+def _argument(x: Any, position: Any, function: Any) -> tuple[Any, Any]:
+    """The best value and the smallest position where it stands; NaN is the best of all, as NumPy has it."""
     values, positions = np.broadcast_arrays(_data(x), _data(position))
     best = function(values, axis=1, keepdims=True)
     is_best = (values == best) | ((values != values) & (best != best))
     found = np.where(is_best, positions, np.iinfo(np.int64).max).min(axis=1, keepdims=True)
-    return _block(found.astype(np.int64), tl.int64)
+    return _block(best.astype(values.dtype), x.dtype.scalar), _block(found.astype(np.int64), tl.int64)
 
 
-def reduce_argmax(x: Any, position: Any) -> Any:
+def reduce_argmax(x: Any, position: Any) -> tuple[Any, Any]:
     return _argument(x, position, np.max)
 
 
-def reduce_argmin(x: Any, position: Any) -> Any:
+def reduce_argmin(x: Any, position: Any) -> tuple[Any, Any]:
     return _argument(x, position, np.min)

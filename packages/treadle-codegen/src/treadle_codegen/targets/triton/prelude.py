@@ -226,11 +226,11 @@ def _better_min(a, i, b, j):
 
 @triton.jit
 def reduce_argmax(x, position):
-    _, found = tl.reduce((x, position), 1, _better_max)
-    return found[:, None]
+    best, found = tl.reduce((x, position), 1, _better_max)
+    return best[:, None], found[:, None].to(tl.int64)
 
 
 @triton.jit
 def reduce_argmin(x, position):
-    _, found = tl.reduce((x, position), 1, _better_min)
-    return found[:, None]
+    best, found = tl.reduce((x, position), 1, _better_min)
+    return best[:, None], found[:, None].to(tl.int64)

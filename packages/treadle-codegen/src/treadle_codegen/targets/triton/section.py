@@ -11,7 +11,7 @@ from treadle_codegen.ir.loops import Axis, Buffer, Instr, IntLike, Load, Loop, s
 from treadle_codegen.schedule.access import axis_ranges
 from treadle_codegen.schedule.kernel import Kernel, Section
 from treadle_codegen.targets.instructions import InstructionWriter
-from treadle_codegen.targets.renderer import split_at_reduce
+from treadle_codegen.targets.renderer import const_key, split_at_reduce
 from treadle_codegen.targets.triton.ops import VALUE_TYPES, cast, constant, expression, literal
 from treadle_codegen.targets.triton.tiles import Tiling, is_flat, points
 from treadle_shapes.expr import Range, Symbol, bounds, to_triton
@@ -19,6 +19,7 @@ from treadle_shapes.expr import Range, Symbol, bounds, to_triton
 _IDENTITY = {"sum": 0, "prod": 1, "any": False, "all": True}
 _COMBINE = {"sum": "{0} + {1}", "prod": "{0} * {1}", "any": "{0} | {1}", "all": "{0} & {1}"}
 _POSITION_KINDS = ("argmax", "argmin")
+_INDEX_DTYPES = {"tl.int32": torch.int32, "tl.int64": torch.int64}
 Dims = frozenset[str]
 NO_DIMS: Dims = frozenset()
 
@@ -150,11 +151,15 @@ def index_dim(writer: BodyWriter, name: str, axes: tuple[Axis, ...], block: str,
 
 @dataclass(slots=True)
 class _Accumulator:
-    """One `reduce` instruction: its kind, the running values (and positions) of a row walked in steps, its result."""
+    """One `reduce` instruction: its kind, the running values (and positions) of a row walked in steps, its result.
+
+    leader: another reduction of the same values, which has this one's result, too.
+    """
 
     kind: str
     dtype: torch.dtype  # of the reduced values
     name: str
+    leader: _Accumulator | None = None
 
     @property
     def value_dtype(self) -> torch.dtype:
@@ -229,16 +234,20 @@ class SectionWriter(InstructionWriter):
             self._members()
         else:
             running: dict[str, tuple[str, torch.dtype]] = {}
-            for acc in self.accumulators.values():
+            for acc in self._leaders():
                 running[acc.name] = (literal(_identity(acc), acc.dtype), acc.value_dtype)
                 if acc.kind in _POSITION_KINDS:
-                    running[f"{acc.name}_p"] = (str((1 << 63) - 1), torch.int64)
+                    running[f"{acc.name}_p"] = (self._behind(), _INDEX_DTYPES[writer.index_type])
             self._open_scans()
             self.open_steps(running)
             self._members()
             self.close_steps()
-            for acc in self.accumulators.values():
+            for acc in self._leaders():
                 self._reduce(acc, acc.name, f"{acc.name}_p")
+        for acc in self.accumulators.values():
+            if acc.leader is not None:
+                suffix = "" if acc.kind == acc.leader.kind else "_v"
+                writer.line(f"{acc.name} = {acc.leader.name}{suffix}")
         writer.dims.pop("r", None)
         for (m, k), acc in self.accumulators.items():
             if writer.has_numbers:
@@ -296,15 +305,35 @@ class SectionWriter(InstructionWriter):
         return name
 
     def _collect(self) -> None:
-        for m, loop in enumerate(self.section.members):
-            for k, instr in enumerate(loop.body):
-                if instr.op == "reduce":
+        leaders: dict[Any, _Accumulator] = {}
+        numbers: dict[Any, int] = {}  # equal for values that are computed in the same way from the same elements
+        members = [(m, loop, _numbered(loop, numbers)) for m, loop in enumerate(self.section.members)]
+        for positions in (True, False):  # a position is found together with the value there
+            for m, loop, number in members:
+                for k, instr in enumerate(loop.body):
+                    if instr.op != "reduce" or (instr.attr in _POSITION_KINDS) is not positions:
+                        continue
                     dtype = loop.body[instr.args[0]].dtype
-                    self.accumulators[(m, k)] = _Accumulator(instr.attr, dtype, self.writer.fresh())
+                    acc = self.accumulators[(m, k)] = _Accumulator(instr.attr, dtype, self.writer.fresh())
+                    values = tuple([number[a] for a in instr.args])
+                    acc.leader = leaders.setdefault((values, instr.attr), acc)
+                    if acc.leader is acc:
+                        acc.leader = None
+                        if positions and dtype is not torch.bool:
+                            leaders.setdefault((values, instr.attr.removeprefix("arg")), acc)
+
+    def _leaders(self) -> list[_Accumulator]:
+        return [acc for acc in self.accumulators.values() if acc.leader is None]
+
+    def _behind(self) -> str:
+        """A position behind all others."""
+        return str(torch.iinfo(_INDEX_DTYPES[self.writer.index_type]).max)
 
     def _accumulate(self, acc: _Accumulator, value: str) -> None:
         """Take the values of one step into account; for a whole row, its result."""
         writer, dim = self.writer, self.dim
+        if acc.leader is not None:
+            return
         assert dim is not None
         full = frozenset("xr")
         if acc.kind in _POSITION_KINDS and acc.dtype is torch.bool:
@@ -314,15 +343,15 @@ class SectionWriter(InstructionWriter):
         if dim.mask is not None and acc.kind not in _POSITION_KINDS:
             value = f"tl.where({dim.mask}, {value}, {constant(_identity(acc), acc.dtype)})"
         if acc.kind in _POSITION_KINDS:
-            position = f"tl.broadcast_to({dim.name}, {writer.shape(full)}).to(tl.int64)"
+            position = f"tl.broadcast_to({dim.name}, {writer.shape(full)}).to({writer.index_type})"
             if dim.mask is not None:
                 # A lane outside must not win, not even against values that are all the worst there is.
                 name = writer.fresh()
                 worst = f"tl.full([1], {literal(_identity(acc), acc.dtype)}, {acc.value_type})"
                 writer.line(f"{name} = tl.where({dim.mask}, {value}, {worst})")
-                value, position = name, f"tl.where({dim.mask}, {position}, {(1 << 63) - 1})"
+                value, position = name, f"tl.where({dim.mask}, {position}, {self._behind()})"
             if self.is_whole:
-                writer.line(f"{acc.name} = reduce_{acc.kind}({value}, {position})")
+                self._reduce(acc, value, position)
                 return
             better, new = writer.fresh(), writer.fresh()
             writer.line(f"{new} = {value}")
@@ -338,8 +367,10 @@ class SectionWriter(InstructionWriter):
             writer.line(f"{acc.name} = ({combined}).to({acc.value_type})")
 
     def _reduce(self, acc: _Accumulator, value: str, positions: str) -> None:
-        arguments = f"{value}, {positions}" if acc.kind in _POSITION_KINDS else value
-        self.writer.line(f"{acc.name} = reduce_{_kind(acc)}({arguments})")
+        if acc.kind in _POSITION_KINDS:
+            self.writer.line(f"{acc.name}_v, {acc.name} = reduce_{acc.kind}({value}, {positions})")
+        else:
+            self.writer.line(f"{acc.name} = reduce_{_kind(acc)}({value})")
 
     # -- instructions
 
@@ -470,6 +501,15 @@ def _may_be_outside(found: Range | None, size: IntLike) -> bool:
     if found is None or not isinstance(found.lower, int) or not isinstance(found.upper, int):
         return True
     return not isinstance(size, int) or found.lower < 0 or found.upper >= size
+
+
+def _numbered(loop: Loop, numbers: dict[Any, int]) -> list[int]:
+    """A number for the value of each instruction of a loop."""
+    found: list[int] = []
+    for instr in loop.body:
+        key = instr.op, instr.dtype, const_key(instr), tuple([found[a] for a in instr.args])
+        found.append(numbers.setdefault(key, len(numbers)))
+    return found
 
 
 def _grouped(text: str) -> str:

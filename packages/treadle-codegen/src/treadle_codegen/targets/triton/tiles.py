@@ -135,7 +135,9 @@ def _warps(elements: int, per_warp: int) -> int:
 
 
 def _least_itemsize(kernel: Kernel) -> int:
-    """Bytes of the smallest elements that the kernel loads; 4 at most."""
+    """Bytes of the smallest elements that the kernel loads; 4 at most, and where positions are kept for each element."""
+    if any(instr.op == "reduce" and instr.attr in ("argmax", "argmin") for loop in kernel.loops for instr in loop.body):
+        return 4
     loads = [instr for loop in kernel.loops for instr in loop.body if instr.op in ("load", "masked_load")]
     return min([4, *[instr.dtype.itemsize for instr in loads]])
 
