@@ -16,6 +16,7 @@ SUITES = {
     "raising": "test_raising.py",
     "unbacked_numbers": "test_unbacked_numbers.py",
     "scatter": "lower/test_scatter.py",
+    "complex_numbers": "lower/test_complex_numbers.py",
     "dynamic_kernels": "targets/cpp/test_dynamic_kernels.py",
 }
 ABOUT_CPP = set(

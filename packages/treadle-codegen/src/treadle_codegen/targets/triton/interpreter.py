@@ -63,7 +63,7 @@ def _entry(module: types.ModuleType, calls: Sequence[dict[str, Any]]) -> Entry:
             if 0 in grid:
                 continue
             record = module.KERNELS[call["kernel"]]
-            arguments = [table[slot] for slot in call["slots"]]
+            arguments = [_in_memory(table[slot]) for slot in call["slots"]]
             if "members" in call:
                 arguments[-1] = -1  # all of them: programs run one after the other here
             try:
@@ -75,3 +75,9 @@ def _entry(module: types.ModuleType, calls: Sequence[dict[str, Any]]) -> Entry:
                 return
 
     return entry
+
+
+def _in_memory(argument: Any) -> Any:
+    """What kernels see of an argument: complex numbers are pairs."""
+    is_complex = isinstance(argument, torch.Tensor) and argument.is_complex()
+    return torch.view_as_real(argument) if is_complex else argument

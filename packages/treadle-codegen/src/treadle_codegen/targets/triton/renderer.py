@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from treadle_codegen.ir.loops import Buffer, BufferKind, Expr, FloatExpr, IntLike, Program
+from treadle_codegen.ir.ops import memory_dtype
 from treadle_codegen.options import CodegenOptions
 from treadle_codegen.schedule.access import loop_reads, loop_writes
 from treadle_codegen.schedule.kernel import Kernel
@@ -106,7 +107,7 @@ class TritonRenderer:
                 numbers.append(total)
                 arguments.append(f"unused{k}")
         buffers = tuple(writer.params)
-        signature = [f"*{TRITON_TYPES[program.buffers[b].dtype]}" for b in buffers]
+        signature = [f"*{TRITON_TYPES[memory_dtype(program.buffers[b].dtype)]}" for b in buffers]
         signature += ["fp64" if isinstance(n, FloatExpr) else "i64" for n in numbers]
         parameters = [*writer.params.values(), *arguments, *[f"{name}: tl.constexpr" for name in writer.constants]]
         settings = ", ".join(f"{name}={value}" for name, value in writer.constants.items())

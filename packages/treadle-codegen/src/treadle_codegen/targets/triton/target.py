@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from treadle_codegen.costs import Costs
-from treadle_codegen.ir.ops import BUFFER_DTYPES
+from treadle_codegen.ir.ops import BUFFER_DTYPES, COMPLEX_PARTS
 from treadle_codegen.options import CodegenOptions
 from treadle_codegen.rewrite.pipeline import EarlyRewrite, convolves
 from treadle_codegen.targets.target import Target
@@ -61,7 +61,7 @@ TRITON = Target(
     name="triton",
     devices=("cuda",),
     operator_devices=("cpu",),
-    dtypes=frozenset(BUFFER_DTYPES),
+    dtypes=BUFFER_DTYPES | COMPLEX_PARTS.keys(),
     renderer=_for_gpu,
     abi=ENTRY_ABI,
     allocation=allocation,
@@ -87,7 +87,7 @@ def interpreted_target() -> Target:
     return Target(
         name="triton-interpreted",
         devices=("cpu",),
-        dtypes=frozenset(BUFFER_DTYPES),
+        dtypes=BUFFER_DTYPES | COMPLEX_PARTS.keys(),
         renderer=_interpreted,
         abi=TensorTable(),
         allocation=allocation,
