@@ -5,7 +5,8 @@
     python benchmarks/ablation.py --models --without fusion reuse    the kernels, two rows (about 1.5 minutes)
 
 fusion         every loop is a kernel of its own
-inlining       every value is stored, also those that are cheaper to compute again
+inlining       every value is stored, also those that are cheaper to compute again; the kernels they are fused into keep them in registers
+both           neither fusion nor inlining: each makes up for the other one
 weights        no packed weights, no folded batch norms
 reuse          every temporary has memory of its own
 channels-last  convolutions as the program has them, neither channels-last nor packed
@@ -80,6 +81,7 @@ ROWS: dict[str, tuple[Callable[[], Any], Mapping[str, Any]]] = {
     "everything": (contextlib.nullcontext, NOTHING),
     "fusion": (contextlib.nullcontext, {"options": {"max_fusion_members": 1}}),
     "inlining": (_without_inlining, NOTHING),
+    "both": (_without_inlining, {"options": {"max_fusion_members": 1}}),
     "weights": (contextlib.nullcontext, {"options": {"pack_weights": False}}),
     "reuse": (_without_reuse, NOTHING),
     "channels-last": (_without_channels_last, NOTHING),

@@ -62,12 +62,20 @@ def maker(size: str, dtype: torch.dtype, device: str) -> Maker:
     return Maker(rows * 4 // dtype.itemsize, columns, dtype, torch.device(device))
 
 
-def _is_close(result: Any, expected: Any) -> bool:
+def why_not_close(result: Any, expected: Any) -> str | None:
+    """How a result differs from eager's, or None. Of 16 bits, eager rounds between operators and kernels once: what is equal there may not
+    be here, so that one position in a hundred may be another one (docs/soundness.md)."""
+    if not isinstance(expected, torch.Tensor):
+        reasons = (why_not_close(mine, theirs) for mine, theirs in zip(result, expected, strict=True))
+        return next(filter(None, reasons), None)
+    if not expected.is_floating_point() and not expected.is_complex():
+        share = (result != expected).float().mean().item()
+        return f"{share:.2%} of the positions differ" if share > 0.01 else None
     try:
         torch.testing.assert_close(result, expected, rtol=2e-2, atol=2e-2)
-    except AssertionError:
-        return False
-    return True
+    except AssertionError as error:
+        return str(error)
+    return None
 
 
 def calls_of(kernel: Kernel, given: Tensors, variants: Sequence[str]) -> dict[str, Call]:
@@ -80,10 +88,10 @@ def calls_of(kernel: Kernel, given: Tensors, variants: Sequence[str]) -> dict[st
         result = copied(arguments) if result is None else result
         if expected is None:
             expected = result
-        elif variant == "treadle":
-            torch.testing.assert_close(result, expected, rtol=2e-2, atol=2e-2)
-        elif not _is_close(result, expected):
-            print(f"{variant} differs from eager", file=sys.stderr)
+        elif (reason := why_not_close(result, expected)) is not None:
+            if variant == "treadle":
+                raise AssertionError(reason)
+            print(f"{variant} differs from eager: {reason.splitlines()[0]}", file=sys.stderr)
         calls[variant] = lambda function=function, arguments=arguments: function(*arguments)
     return calls
 

@@ -13,7 +13,7 @@ from torch.utils._pytree import tree_leaves
 
 import treadle
 
-DTYPES = (torch.float32, torch.bfloat16, torch.int64, torch.bool)
+DTYPES = (torch.float32, torch.bfloat16, torch.int64, torch.bool, torch.complex64)
 SAMPLES = int(os.environ.get("TREADLE_SAMPLES", "2"))
 # Uninitialised memory has no right value, and the samples of these set no seed.
 NO_VALUE = frozenset(
@@ -26,7 +26,7 @@ NO_VALUE = frozenset(
 )
 # Results that are right up to a sign or a rotation.
 AMBIGUOUS = ("eig", "svd", "qr", "lobpcg", "ormqr", "householder")
-TOLERANCE = {torch.float32: (1e-4, 1e-4), torch.bfloat16: (3e-2, 3e-2)}
+TOLERANCE = {torch.float32: (1e-4, 1e-4), torch.complex64: (1e-4, 1e-4), torch.bfloat16: (3e-2, 3e-2)}
 
 
 def has_right_value(name: str) -> bool:

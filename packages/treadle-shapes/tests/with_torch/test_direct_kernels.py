@@ -92,7 +92,10 @@ def test_products_of_different_dtypes_raise_as_in_eager(name):
 def test_running_statistics_keep_their_dtype(dtype, parameters):
     x, own = torch.randn(4, 5, 6, 7, dtype=dtype), dtype if parameters == "low" else torch.float32
     tensors = [torch.rand(5, dtype=own) for _ in range(4)]
-    functional, updating = aten._native_batch_norm_legit_functional.default, aten._batch_norm_with_update_functional.default
+    functional, updating = (
+        aten._native_batch_norm_legit_functional.default,
+        aten._batch_norm_with_update_functional.default,
+    )
     calls = (functional, (True, 0.1, 1e-5)), (functional, (False, 0.1, 1e-5)), (updating, (0.1, 1e-5))
     for call, rest in calls:
         mode = fake_mode()

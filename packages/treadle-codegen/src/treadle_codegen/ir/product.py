@@ -69,7 +69,7 @@ def why_not_product(loop: Loop) -> str | None:
     return found if isinstance(found, str) else None
 
 
-def _index_of(instr: Instr) -> Any:
+def index_of(instr: Instr) -> Any:
     """The index expressions of a value."""
     if isinstance(instr.attr, Load):
         return instr.attr.index
@@ -83,5 +83,5 @@ def varies_along(loop: Loop, position: int) -> frozenset[Symbol]:
     axes = {axis.symbol for axis in (*loop.axes, *loop.reduce_axes)}
     found: list[frozenset[Symbol]] = []
     for instr in loop.body[: position + 1]:
-        found.append((symbols_of(_index_of(instr)) & axes).union(*[found[argument] for argument in instr.args]))
+        found.append((symbols_of(index_of(instr)) & axes).union(*[found[argument] for argument in instr.args]))
     return found[position]

@@ -8,10 +8,12 @@ from typing import Any
 import torch
 
 from treadle_codegen.ir.loops import Axis, Buffer, Instr, IntLike, Load, Loop, symbols_of
+from treadle_codegen.ir.product import index_of
 from treadle_codegen.schedule.access import axis_ranges
 from treadle_codegen.schedule.kernel import Kernel, Section
 from treadle_codegen.targets.instructions import InstructionWriter
 from treadle_codegen.targets.renderer import const_key, split_at_reduce
+from treadle_codegen.targets.triton.neighbours import neighbours
 from treadle_codegen.targets.triton.ops import VALUE_TYPES, cast, constant, expression, literal
 from treadle_codegen.targets.triton.tiles import Tiling, is_flat, points
 from treadle_shapes.expr import Range, Symbol, bounds, to_triton
@@ -41,6 +43,7 @@ class BodyWriter:
 
     params: parameters by buffer; names: texts for symbols; ranges: their limits; constants: block sizes by constexpr.
     dims: the dimensions in scope, by letter, in the order of the block's shape; value_dims: along which of them a value varies.
+    expressions: values that are index expressions; value_symbols: of which axes a value depends, as far as that is known.
     outer_values, outer_stored: see `InstructionWriter`; local_values: the value of each local buffer.
     """
 
@@ -56,6 +59,8 @@ class BodyWriter:
     constants: dict[str, int] = field(default_factory=dict)
     dims: dict[str, Dim] = field(default_factory=dict)
     value_dims: dict[str, Dims] = field(default_factory=dict)
+    expressions: dict[str, IntLike] = field(default_factory=dict)
+    value_symbols: dict[str, frozenset[Symbol]] = field(default_factory=dict)
     outer_values: dict[Any, str] = field(default_factory=dict)
     outer_stored: dict[tuple[str, IntLike], str] = field(default_factory=dict)
     local_values: dict[str, str] = field(default_factory=dict)
@@ -390,7 +395,11 @@ class SectionWriter(InstructionWriter):
         self.writer.line(f"{name} = {text}")
         self.writer.value_dims[name] = dims
         if instr.op == "index":
+            self.writer.expressions[name] = instr.attr
             self.writer.intervals[name] = bounds(instr.attr, self.writer.ranges)
+        known = [self.writer.value_symbols.get(arg) for arg in args]
+        if instr.op != "reduce" and None not in known:
+            self.writer.value_symbols[name] = symbols_of(index_of(instr)).union(*filter(None, known))
         return name
 
     def _text(self, loop: Loop, instr: Instr, args: tuple[str, ...], *, outer: bool) -> tuple[str, Dims]:
@@ -449,7 +458,8 @@ class SectionWriter(InstructionWriter):
             condition = f"({inside}) | ~({mask})" if mask else inside
             writer.line(f"require_index({condition})")
             terms.append(f"{index} * ({writer.index(stride)})")
-        return f"{writer.param(buffer)} + ({' + '.join(terms) or '0'})", mask, dims
+        offset = f"({' + '.join(terms) or '0'})"
+        return f"{writer.param(buffer)} + {neighbours(writer, offset, dims, indices, strides)}", mask, dims
 
     def _indirect_load(self, instr: Instr, args: tuple[str, ...]) -> str:
         pointer, mask, _ = self._indirect(instr.attr, args)
