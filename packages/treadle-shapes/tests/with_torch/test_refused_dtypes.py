@@ -14,7 +14,6 @@ FLAGS = torch.tensor([True, False])
 COUNTS = torch.tensor([3, 4])
 NUMBERS = torch.tensor([1.5, 2.5])
 HALVES = NUMBERS.half()
-F = torch.nn.functional
 
 REFUSED = [
     (operator.sub, FLAGS, COUNTS),
