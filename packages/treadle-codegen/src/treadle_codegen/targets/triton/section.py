@@ -28,13 +28,22 @@ NO_DIMS: Dims = frozenset()
 
 @dataclass(slots=True)
 class Dim:
-    """One dimension of the blocks: its index variable, its axes, and which lanes of it are points of the space."""
+    """One dimension of the blocks: its index variable, its axes, and which lanes of it are points of the space.
+
+    Where blocks divide the last axis, all points of a block have the same places on the others, which are numbers then.
+    """
 
     name: str  # of the index variable; its first letter names the dimension
     axes: tuple[Axis, ...]
     block: str  # the constexpr with its length
     suffix: str  # what makes the index variable stand in its dimension
     mask: str | None  # the variable of the mask, where some lanes lie outside
+    in_one_row: bool = False  # whether blocks divide the last axis
+
+    @property
+    def varying(self) -> tuple[Axis, ...]:
+        """The axes along which the points of a block differ."""
+        return self.axes[-1:] if self.in_one_row else self.axes
 
 
 @dataclass(slots=True)
@@ -86,7 +95,7 @@ class BodyWriter:
         """The dimensions along which expressions over the axes vary."""
         symbols = symbols_of(list(expressions))
         return frozenset(
-            [name for name, dim in self.dims.items() if not symbols.isdisjoint([a.symbol for a in dim.axes])]
+            [name for name, dim in self.dims.items() if not symbols.isdisjoint([a.symbol for a in dim.varying])]
         )
 
     def shape(self, dims: Dims) -> str:
@@ -118,10 +127,25 @@ class BodyWriter:
         """Write the index variable of a dimension, its mask, and the variables of its axes."""
         self.dims[dim.name[0]] = dim
         length = self.index(points(dim.axes))
-        self.line(f"{dim.name} = {start}tl.arange(0, {dim.block}){dim.suffix}")
+        lanes = f"tl.arange(0, {dim.block}){dim.suffix}"
+        if dim.in_one_row:
+            self._add_row(dim, start, lanes)
+            return
+        self.line(f"{dim.name} = {start}{lanes}")
         if dim.mask is not None:
             self.line(f"{dim.mask} = {dim.name} < {length}")
         self.split_index(dim.name, dim.axes)
+
+    def _add_row(self, dim: Dim, start: str, lanes: str) -> None:
+        """The variables of a dimension whose blocks lie in one row of its last axis each."""
+        last, at = dim.axes[-1], f"{dim.name}_at"
+        self.line(f"{at} = {start.removesuffix(' + ')}")
+        self.line(f"{dim.name} = {at} + {lanes}")
+        self.ranges |= axis_ranges(dim.axes)
+        name = self.names[last.symbol] = f"{last.symbol.name}_{dim.name}"
+        self.line(f"{name} = {at} % ({last.extent}) + {lanes}")
+        self.line(f"{dim.name}_row = {at} // ({last.extent})")
+        self.split_index(f"{dim.name}_row", dim.axes[:-1])
 
     def split_index(self, variable: str, axes: tuple[Axis, ...]) -> None:
         """Write the variables of axes whose points are numbered by `variable`, the last axis fastest."""
@@ -149,9 +173,10 @@ def program_id(writer: BodyWriter, axis: int) -> str:
 
 def index_dim(writer: BodyWriter, name: str, axes: tuple[Axis, ...], block: str, suffix: str) -> Dim:
     """A dimension over the axes; lanes behind their last point are masked."""
-    total = points(axes)
-    full = isinstance(total, int) and total > 0 and total % writer.constants[block] == 0
-    return Dim(name, axes, block, suffix, None if full else f"{name}m")
+    total, length, last = points(axes), writer.constants[block], axes[-1].extent if axes else 1
+    full = isinstance(total, int) and total > 0 and total % length == 0
+    in_one_row = len(axes) > 1 and full and isinstance(last, int) and last % length == 0
+    return Dim(name, axes, block, suffix, None if full else f"{name}m", in_one_row)
 
 
 @dataclass(slots=True)
