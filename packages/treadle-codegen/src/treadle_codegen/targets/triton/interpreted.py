@@ -121,21 +121,14 @@ def last_column(x: Any) -> Any:
     return _block(np.ascontiguousarray(_data(x)[:, -1:]), x.dtype.scalar)
 
 
-def _order(a: Any, b: Any, *, largest: bool) -> tuple[Any, Any]:
+def is_better_max(a: Any, b: Any) -> Any:
     a, b = np.broadcast_arrays(_data(a), _data(b))
-    nan_a, nan_b = a != a, b != b
-    before = (a > b if largest else a < b) | (nan_a & ~nan_b)
-    return before, (a == b) | (nan_a & nan_b)
+    return _block((a > b) | ((a != a) & (b == b)), tl.int1)
 
 
-def is_better_max(a: Any, i: Any, b: Any, j: Any) -> Any:
-    before, same = _order(a, b, largest=True)
-    return _block(before | (same & (_data(i) < _data(j))), tl.int1)
-
-
-def is_better_min(a: Any, i: Any, b: Any, j: Any) -> Any:
-    before, same = _order(a, b, largest=False)
-    return _block(before | (same & (_data(i) < _data(j))), tl.int1)
+def is_better_min(a: Any, b: Any) -> Any:
+    a, b = np.broadcast_arrays(_data(a), _data(b))
+    return _block((a < b) | ((a != a) & (b == b)), tl.int1)
 
 
 def _argument(x: Any, position: Any, function: Any) -> tuple[Any, Any]:

@@ -198,39 +198,34 @@ def last_column(x):
 
 
 @triton.jit
-def is_better_max(a, i, b, j):
-    """Whether the value `a` at `i` comes before `b` at `j`: NaN before all, then the larger, then the earlier."""
-    larger = (a > b) | ((a != a) & (b == b))
-    same = (a == b) | ((a != a) & (b != b))
-    return larger | (same & (i < j))
+def is_better_max(a, b):
+    """Whether `a` takes the place of `b`, which came before it: NaN is the largest of all."""
+    return (a > b) | ((a != a) & (b == b))
 
 
 @triton.jit
-def is_better_min(a, i, b, j):
-    smaller = (a < b) | ((a != a) & (b == b))
-    same = (a == b) | ((a != a) & (b != b))
-    return smaller | (same & (i < j))
+def is_better_min(a, b):
+    return (a < b) | ((a != a) & (b == b))
 
 
 @triton.jit
-def _better_max(a, i, b, j):
-    first = is_better_max(a, i, b, j)
-    return tl.where(first, a, b), tl.where(first, i, j)
-
-
-@triton.jit
-def _better_min(a, i, b, j):
-    first = is_better_min(a, i, b, j)
-    return tl.where(first, a, b), tl.where(first, i, j)
+def _first_position(x, best, position):
+    """The first position in each row where the best value stands; where that is NaN, of the first NaN."""
+    is_best = (x == best) | ((x != x) & (best != best))
+    if position.dtype == tl.int64:
+        found = tl.min(tl.where(is_best, position, 9223372036854775807), 1)
+    else:
+        found = tl.min(tl.where(is_best, position, 2147483647), 1)
+    return found[:, None].to(tl.int64)
 
 
 @triton.jit
 def reduce_argmax(x, position):
-    best, found = tl.reduce((x, position), 1, _better_max)
-    return best[:, None], found[:, None].to(tl.int64)
+    best = reduce_max(x)
+    return best, _first_position(x, best, position)
 
 
 @triton.jit
 def reduce_argmin(x, position):
-    best, found = tl.reduce((x, position), 1, _better_min)
-    return best[:, None], found[:, None].to(tl.int64)
+    best = reduce_min(x)
+    return best, _first_position(x, best, position)

@@ -387,7 +387,8 @@ class SectionWriter(InstructionWriter):
             writer.line(f"{new} = {value}")
             writer.line(f"{new}_p = {position}")
             kind = acc.kind.removeprefix("arg")
-            writer.line(f"{better} = is_better_{kind}({new}, {new}_p, {acc.name}, {acc.name}_p)")
+            first = f"({acc.name}_p == {self._behind()})"  # even the worst value comes before none at all
+            writer.line(f"{better} = is_better_{kind}({new}, {acc.name}) | {first}")
             writer.line(f"{acc.name} = tl.where({better}, {new}, {acc.name})")
             writer.line(f"{acc.name}_p = tl.where({better}, {new}_p, {acc.name}_p)")
         elif self.is_whole:
