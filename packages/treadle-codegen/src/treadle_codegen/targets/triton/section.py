@@ -143,8 +143,9 @@ class BodyWriter:
         self.line(f"{dim.name} = {at} + {lanes}")
         self.ranges |= axis_ranges(dim.axes)
         name = self.names[last.symbol] = f"{last.symbol.name}_{dim.name}"
-        self.line(f"{name} = {at} % ({last.extent}) + {lanes}")
-        self.line(f"{dim.name}_row = {at} // ({last.extent})")
+        self.line(f"{dim.name}_row = {at} // {last.extent}")
+        # Not a remainder: of that, Triton (3.6) knows no divisor, and reads element by element.
+        self.line(f"{name} = {at} - {dim.name}_row * {last.extent} + {lanes}")
         self.split_index(f"{dim.name}_row", dim.axes[:-1])
 
     def split_index(self, variable: str, axes: tuple[Axis, ...]) -> None:
