@@ -236,3 +236,18 @@ def test_a_tensor_and_a_truth_value_that_is_known_at_run_time(text, flag):
     exec(f"def f(x):\n    b = {flag}\n    return {text}", scope)
     for x in (torch.tensor([1.0, 2.0]), torch.tensor([0.0, 1.0])):
         assert torch.equal(treadle.compile(scope["f"])(x), scope["f"](x))
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_padded_rows_of_which_there_may_be_none(backend):
+    """Kernels read neighbours in front of the condition under which they are there, but not where there are none at all."""
+
+    def function(x, mask):
+        rows = x[mask] * 2
+        return torch.nn.functional.pad(rows * rows, (0, 0, 1, 0)) + 1
+
+    compiled, x = treadle.compile(function, backend=backend), torch.randn(40, 3)
+    for count in (20, 0, 40, 1):
+        mask = torch.arange(40) < count
+        torch.testing.assert_close(compiled(x, mask), function(x, mask))
+    assert treadle.stats().graphs == 1 and not treadle.stats().eager_graphs

@@ -113,7 +113,9 @@ class AtenRecorder(TorchDispatchMode):
         self._nodes: dict[int, fx.Node] = {}
         self._alive: list[torch.Tensor] = []  # keeps the ids above unique
         self._constants: dict[int, fx.Node] = {}
-        self._numbers: dict[int, Any] = {}  # the elements of `torch.tensor(3.0)`, by the identities of fake tensors
+        self._lifted_numbers: dict[
+            int, Any
+        ] = {}  # the elements of `torch.tensor(3.0)`, by the identities of fake tensors
         self._renamed: dict[Any, Any] = {}
         self._offsets: set[Any] = set()
         self.for_training = False
@@ -377,7 +379,7 @@ class AtenRecorder(TorchDispatchMode):
         node.meta["val"] = fake
         if constant.dim() == 0 and constant.device.type == "cpu":
             with torch._C._DisableTorchDispatch():
-                self._numbers[id(fake)] = constant.item()
+                self._lifted_numbers[id(fake)] = constant.item()
         return fake
 
     def _beside(self, record: Operator | None, args: Sequence[Any]) -> Sequence[Any]:
@@ -385,16 +387,16 @@ class AtenRecorder(TorchDispatchMode):
 
         Operators take them from the CPU; kernels for another device read no memory there.
         """
-        if not self._numbers or record is None or record.kind not in _MIX_DEVICES:
+        if not self._lifted_numbers or record is None or record.kind not in _MIX_DEVICES:
             return args
         device = next((a.fake_device for a in args if isinstance(a, FakeTensor) and a.fake_device.type != "cpu"), None)
         if device is None:
             return args
-        return [self._moved(a, device) if id(a) in self._numbers else a for a in args]
+        return [self._moved(a, device) if id(a) in self._lifted_numbers else a for a in args]
 
     def _moved(self, number: FakeTensor, device: torch.device) -> torch.Tensor:
         with self:
-            return aten.full.default([], self._numbers[id(number)], dtype=number.dtype, device=device)
+            return aten.full.default([], self._lifted_numbers[id(number)], dtype=number.dtype, device=device)
 
     def _bernoulli_in_memory_order(self, order: list[int], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         with self:

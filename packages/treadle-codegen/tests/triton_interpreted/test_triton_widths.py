@@ -58,6 +58,6 @@ def test_16_bytes_are_read_at_once(name: str, dtype: torch.dtype, rendered_units
     compile_graph(capture(CASES[name], [x, i]), [x, i])
     units = rendered_units - before
     assert units
-    texts = [text for unit in units for text in ptx(unit, tmp_path)]
-    reads = [re.findall(r"ld\.global[\w.:]*", text) for text in texts]
-    assert all(any(read.endswith(".v4.b32") for read in kernel) for kernel in reads[:1]), reads
+    for text in (text for unit in units for text in ptx(unit, tmp_path)):
+        reads = re.findall(r"ld\.global[\w.:]*", text)
+        assert any(read.endswith(".v4.b32") for read in reads), reads

@@ -202,6 +202,8 @@ _ROWS = (
 OPS: dict[str, OpInfo] = {row.name: row for row in _ROWS}
 
 REDUCTIONS = frozenset({"sum", "prod", "max", "min", "any", "all", "argmax", "argmin"})
+# Reductions to the first position of the best value, and the reductions to that value.
+POSITIONS = {"argmax": "max", "argmin": "min"}
 SCANS = frozenset({"sum", "prod"})
 # How an `indirect_store` with a mode makes of the old element and the value the new element.
 SCATTERS = {"add": "add", "max": "maximum", "min": "minimum", "mul": "mul"}
@@ -211,7 +213,7 @@ PRODUCTS = frozenset({"dot", "dot_tf32"})
 
 def reduced_dtype(kind: str, dtype: torch.dtype) -> torch.dtype:
     """Dtype of `reduce kind` over values of `dtype`. max/min propagate NaN; argmax/argmin give the first position, NaN first of all."""
-    return torch.int64 if kind in ("argmax", "argmin") else dtype
+    return torch.int64 if kind in POSITIONS else dtype
 
 
 def compute_dtype(dtype: torch.dtype) -> torch.dtype:

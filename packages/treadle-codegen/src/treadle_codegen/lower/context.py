@@ -22,7 +22,7 @@ from treadle_codegen.ir.loops import (
     View,
     symbols_of,
 )
-from treadle_codegen.ir.ops import LOW_FLOATS, OPS, compute_dtype, reduced_dtype
+from treadle_codegen.ir.ops import LOW_FLOATS, OPS, POSITIONS, compute_dtype, reduced_dtype
 from treadle_codegen.lower.indexing import (
     Shape,
     as_shape,
@@ -220,7 +220,7 @@ class Lowering:
             value = operand(o, index, reduced)
             if any(x.shape[d] != 1 for d in dims):
                 value = o.reduce(kind, value, reduced_dtype(kind, o.dtype_of(value)))
-            elif kind in ("argmax", "argmin"):
+            elif kind in POSITIONS:
                 value = o.const(0, torch.int64)
             if after is not None:
                 value = after(o, value)

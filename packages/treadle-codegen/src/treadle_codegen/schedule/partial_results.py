@@ -8,13 +8,12 @@ from dataclasses import replace
 import torch
 
 from treadle_codegen.ir.loops import Axis, Buffer, BufferKind, Instr, IntLike, Loop, Program
-from treadle_codegen.ir.ops import LOW_FLOATS
+from treadle_codegen.ir.ops import LOW_FLOATS, POSITIONS
 from treadle_codegen.lower.indexing import axis_symbol, contiguous, even_parts
 from treadle_codegen.schedule.access import loop_reads, rename_loop, split_index
 from treadle_shapes.expr import And, BoolExpr, Lt
 
 IDENTITY = {"sum": 0, "prod": 1, "any": False, "all": True}
-BEST = {"argmax": "max", "argmin": "min"}  # the value that stands at the position
 
 
 def lies_across(loop: Loop) -> bool:
@@ -64,6 +63,14 @@ def partial_loop(loop: Loop, parts: int, *, first_axis: bool) -> Loop:
     return renamed if chunk * count == slow else _masked(renamed, position, slow)
 
 
+def walk_over_parts(loop: Loop, shape: Sequence[IntLike], *, first_axis: bool) -> tuple[Axis, IntLike]:
+    """A reduction axis over the parts of each result of `loop`, and where the partial results lie, which have the sizes `shape`."""
+    extent = shape[0 if first_axis else -1]
+    axis = Axis(axis_symbol("r0", extent), extent)
+    own = [a.symbol for a in loop.axes]
+    return axis, flat([axis.symbol, *own] if first_axis else [*own, axis.symbol], shape)
+
+
 def _masked(loop: Loop, position: IntLike, length: IntLike) -> Loop:
     """The loop with its reads and its reduction limited to positions below `length`."""
     inside = Lt(position, length)
@@ -102,7 +109,7 @@ def _masked_read(instr: Instr, inside: BoolExpr | bool) -> Instr:
 def _identity(kind: str, dtype: torch.dtype) -> object:
     if kind in IDENTITY:
         return IDENTITY[kind]
-    kind = BEST.get(kind, kind)
+    kind = POSITIONS.get(kind, kind)
     if dtype.is_floating_point:
         return float("-inf") if kind == "max" else float("inf")
     if dtype is torch.bool:

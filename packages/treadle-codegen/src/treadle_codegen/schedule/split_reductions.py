@@ -15,9 +15,17 @@ from __future__ import annotations
 from dataclasses import replace
 
 from treadle_codegen.costs import Costs
-from treadle_codegen.ir.loops import Axis, Buffer, IntLike, Load, Loop, Program, Store
-from treadle_codegen.lower.indexing import axis_symbol, product
-from treadle_codegen.schedule.partial_results import BEST, IDENTITY, flat, lies_across, new_buffer, partial_loop
+from treadle_codegen.ir.loops import Buffer, IntLike, Load, Loop, Program, Store
+from treadle_codegen.ir.ops import POSITIONS
+from treadle_codegen.lower.indexing import product
+from treadle_codegen.schedule.partial_results import (
+    IDENTITY,
+    flat,
+    lies_across,
+    new_buffer,
+    partial_loop,
+    walk_over_parts,
+)
 from treadle_codegen.schedule.row_results import reducing
 from treadle_codegen.schedule.split_positions import split_position
 
@@ -33,7 +41,7 @@ def split_reductions(program: Program, costs: Costs) -> None:
     for step in program.steps:
         parts = parts_of(step, costs) if isinstance(step, Loop) else 1
         if isinstance(step, Loop) and parts > 1:
-            is_position = any(instr.op == "reduce" and instr.attr in BEST for instr in step.body)
+            is_position = any(instr.op == "reduce" and instr.attr in POSITIONS for instr in step.body)
             steps += (split_position if is_position else _split)(program, step, parts)
         else:
             steps.append(step)
@@ -45,9 +53,9 @@ def why_not_split(loop: Loop) -> str | None:
     kinds = [instr.attr for instr in loop.body if instr.op == "reduce"]
     if len(kinds) != 1:
         return "there is no reduction, or more than one"
-    if kinds[0] not in (*IDENTITY, "max", "min", *BEST):
+    if kinds[0] not in (*IDENTITY, "max", "min", *POSITIONS):
         return "parts of it cannot be put together: a matrix product"
-    if kinds[0] in BEST and not all(isinstance(a.extent, int) for a in loop.reduce_axes):
+    if kinds[0] in POSITIONS and not all(isinstance(a.extent, int) for a in loop.reduce_axes):
         return "positions in parts of unknown length"
     return None
 
@@ -83,8 +91,5 @@ def _split(program: Program, loop: Loop, parts: int) -> list[Loop]:
 
 def _final_loop(loop: Loop, at: int, buffer: Buffer, shape: tuple[IntLike, ...], *, first_axis: bool) -> Loop:
     """The loop with its reduction over the partial results instead."""
-    extent = shape[0 if first_axis else -1]
-    axis = Axis(axis_symbol("r0", extent), extent)
-    own = [a.symbol for a in loop.axes]
-    index = flat([axis.symbol, *own] if first_axis else [*own, axis.symbol], shape)
+    axis, index = walk_over_parts(loop, shape, first_axis=first_axis)
     return reducing(loop, at, Load(buffer.name, index), (axis,))

@@ -110,18 +110,15 @@ def _native(
 def _functional(
     mode: Any, x: Any, weight: Any, bias: Any, mean: Any, var: Any, training: bool, momentum: float, eps: float
 ) -> Any:
-    """PyTorch's decomposition gives running statistics of low precision as float32, in eval mode too."""
-    if training:
-        with mode:
+    if not training and x.dtype not in _LOW_FLOATS:
+        return NotImplemented
+    with mode:
+        if training:
             found = _training(x, weight, bias, mean, var, momentum, eps)
-    elif x.dtype in _LOW_FLOATS:
-        with mode:
+        else:  # PyTorch's decomposition gives running statistics of low precision as float32
             rule = decomposition_table[aten._native_batch_norm_legit_functional.default]
             out, *saved = rule(x, weight, bias, mean, var, False, momentum, eps)[:3]
             found = out, *(t.to(_saved_dtype(x, weight, bias, mean, var)) for t in saved)
-    else:
-        return NotImplemented
-    with mode:
         return NotImplemented if found is None else (*found, torch.empty_like(mean), torch.empty_like(var))
 
 

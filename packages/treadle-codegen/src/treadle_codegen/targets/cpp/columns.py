@@ -17,14 +17,13 @@ import math
 from typing import TYPE_CHECKING
 
 from treadle_codegen.ir.loops import Axis, Instr, IntLike, Loop, symbols_of
-from treadle_codegen.ir.ops import OPS, Cost
+from treadle_codegen.ir.ops import OPS, POSITIONS, Cost
 from treadle_codegen.schedule.access import loop_reads, loop_writes, split_index
 from treadle_codegen.schedule.kernel import Kernel, Section, linear_coefficients_of
 from treadle_codegen.targets.cpp.ops import C_TYPES, MEMORY_TYPES, constant
 from treadle_codegen.targets.cpp.section import (
     BLOCK,
     IDENTITY,
-    POSITIONS,
     Accumulator,
     SectionPrinter,
     addresses_through_data,
@@ -188,8 +187,8 @@ class ColumnPrinter(SectionPrinter):
     def _vector_axis(self) -> Axis:
         return self.writer.kernel.outer[-1]
 
-    def _place(self, buffer: str, index: IntLike) -> str:
-        return f"{self.writer.param(buffer)}[l]" if buffer in self.kept else super()._place(buffer, index)
+    def _element(self, buffer: str, index: IntLike) -> str:
+        return "l" if buffer in self.kept else super()._element(buffer, index)
 
     def _store(self, instr: Instr, args: tuple[str, ...], *, outer: bool) -> None:
         super()._store(instr, args, outer=outer)
@@ -341,8 +340,8 @@ class _LanePrinter(SectionPrinter):
         super().__init__(columns.writer, section, columns.later_reads, parallel=False)
         self.columns = columns
 
-    def _place(self, buffer: str, index: IntLike) -> str:
-        return self.columns._place(buffer, index) if buffer in self.columns.kept else super()._place(buffer, index)
+    def _element(self, buffer: str, index: IntLike) -> str:
+        return "l" if buffer in self.columns.kept else super()._element(buffer, index)
 
     def _store(self, instr: Instr, args: tuple[str, ...], *, outer: bool) -> None:
         self.columns._store(instr, args, outer=outer)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from treadle_codegen.ir.loops import Axis, Instr, IntLike, Load, Loop, symbols_of
-from treadle_codegen.ir.ops import OPS, SCATTERS, Cost
+from treadle_codegen.ir.ops import OPS, POSITIONS, SCATTERS, Cost
 from treadle_codegen.ir.product import varies_along
 from treadle_codegen.schedule.access import loop_writes, split_index, step_along
 from treadle_codegen.schedule.kernel import Section
@@ -38,7 +38,6 @@ BLOCK = 4096  # longest run summed in one go; float sums of longer runs add up b
 _LONG_ROW = 256
 _LIGHT_BODY = 8  # instructions
 
-POSITIONS = ("argmax", "argmin")  # reductions to a position
 IDENTITY = {"sum": 0, "prod": 1, "any": False, "all": True}
 _CLAUSE = {"sum": "+", "prod": "*", "max": "max", "min": "min", "any": "|", "all": "&"}
 
@@ -415,12 +414,16 @@ class SectionPrinter(InstructionWriter):
         return expression(op, args, dtype, arg_dtype)
 
     def _place(self, buffer: str, index: IntLike) -> str:
+        return f"{self.writer.param(buffer)}[{self._element(buffer, index)}]"
+
+    def _element(self, buffer: str, index: IntLike) -> str:
+        """Where an element lies in the memory, or in the array, that stands for a buffer."""
         local = self.writer.kernel.locals.get(buffer)
         if local is not None:
             split = split_index(index, [a.symbol for a in self.writer.kernel.outer])
             assert split is not None, "a local buffer is indexed linearly by construction"
             index = split[1] - local.start
-        return f"{self.writer.param(buffer)}[{self.writer.index(index)}]"
+        return self.writer.index(index)
 
     def _read_where(self, condition: str, load: Load, dtype: torch.dtype) -> str:
         """Text of a load that is used where `condition` holds, and may be out of bounds elsewhere.
@@ -432,7 +435,7 @@ class SectionPrinter(InstructionWriter):
         step = step_along(load.index, self._vector_axis())
         if not isinstance(step, int) or abs(step) < 2:
             return read_memory(place, dtype)
-        memory, position = place.removesuffix("]").split("[", 1)
+        memory, position = self.writer.param(load.buffer), self._element(load.buffer, load.index)
         shape = () if load.buffer in self.writer.kernel.locals else self.writer.buffers[load.buffer].shape
         if all(map(self._is_positive, shape)):
             name = self.writer.fresh()

@@ -12,8 +12,9 @@ ln(n / 256) times after the first strip.
 from __future__ import annotations
 
 from treadle_codegen.ir.loops import Axis
+from treadle_codegen.ir.ops import POSITIONS
 from treadle_codegen.schedule.kernel import Section
-from treadle_codegen.targets.cpp.section import POSITIONS, Accumulator, SectionPrinter, why_in_order
+from treadle_codegen.targets.cpp.section import Accumulator, SectionPrinter, why_in_order
 
 _STRIP = 256  # values; they stay in the first-level cache
 _SHORTEST = 24  # in shorter rows every value is one of the few that vectors do not save
@@ -59,7 +60,7 @@ class StripPrinter(SectionPrinter):
     @staticmethod
     def _most(acc: Accumulator) -> Accumulator:
         """The largest or smallest value of a strip."""
-        return Accumulator("max" if acc.kind == "argmax" else "min", f"{acc.name}m", acc.dtype)
+        return Accumulator(POSITIONS[acc.kind], f"{acc.name}m", acc.dtype)
 
     def _accumulate(self, acc: Accumulator, value: str) -> None:
         if acc.kind in POSITIONS:

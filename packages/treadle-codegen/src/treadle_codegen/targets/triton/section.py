@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from treadle_codegen.ir.loops import Axis, Buffer, Instr, IntLike, Load, Loop, symbols_of
+from treadle_codegen.ir.ops import POSITIONS
 from treadle_codegen.ir.product import index_of
 from treadle_codegen.schedule.access import axis_ranges
 from treadle_codegen.schedule.kernel import Kernel, Section
@@ -20,7 +21,6 @@ from treadle_shapes.expr import Range, Symbol, bounds, to_triton
 
 _IDENTITY = {"sum": 0, "prod": 1, "any": False, "all": True}
 _COMBINE = {"sum": "{0} + {1}", "prod": "{0} * {1}", "any": "{0} | {1}", "all": "{0} & {1}"}
-_POSITION_KINDS = ("argmax", "argmin")
 _INDEX_DTYPES = {"tl.int32": torch.int32, "tl.int64": torch.int64}
 Dims = frozenset[str]
 NO_DIMS: Dims = frozenset()
@@ -194,7 +194,7 @@ class _Accumulator:
 
     @property
     def value_dtype(self) -> torch.dtype:
-        return torch.int8 if self.kind in _POSITION_KINDS and self.dtype is torch.bool else self.dtype
+        return torch.int8 if self.kind in POSITIONS and self.dtype is torch.bool else self.dtype
 
     @property
     def value_type(self) -> str:
@@ -267,7 +267,7 @@ class SectionWriter(InstructionWriter):
             running: dict[str, tuple[str, torch.dtype]] = {}
             for acc in self._leaders():
                 running[acc.name] = (literal(_identity(acc), acc.dtype), acc.value_dtype)
-                if acc.kind in _POSITION_KINDS:
+                if acc.kind in POSITIONS:
                     running[f"{acc.name}_p"] = (self._behind(), _INDEX_DTYPES[writer.index_type])
             self._open_scans()
             self.open_steps(running)
@@ -342,7 +342,7 @@ class SectionWriter(InstructionWriter):
         for positions in (True, False):  # a position is found together with the value there
             for m, loop, number in members:
                 for k, instr in enumerate(loop.body):
-                    if instr.op != "reduce" or (instr.attr in _POSITION_KINDS) is not positions:
+                    if instr.op != "reduce" or (instr.attr in POSITIONS) is not positions:
                         continue
                     dtype = loop.body[instr.args[0]].dtype
                     acc = self.accumulators[(m, k)] = _Accumulator(instr.attr, dtype, self.writer.fresh())
@@ -351,7 +351,7 @@ class SectionWriter(InstructionWriter):
                     if acc.leader is acc:
                         acc.leader = None
                         if positions and dtype is not torch.bool:
-                            leaders.setdefault((values, instr.attr.removeprefix("arg")), acc)
+                            leaders.setdefault((values, POSITIONS[instr.attr]), acc)
 
     def _leaders(self) -> list[_Accumulator]:
         return [acc for acc in self.accumulators.values() if acc.leader is None]
@@ -367,13 +367,13 @@ class SectionWriter(InstructionWriter):
             return
         assert dim is not None
         full = frozenset("xr")
-        if acc.kind in _POSITION_KINDS and acc.dtype is torch.bool:
+        if acc.kind in POSITIONS and acc.dtype is torch.bool:
             value = f"{value}.to(tl.int8)"
         if writer.value_dims[value.partition(".")[0]] != full:
             value = f"tl.broadcast_to({value}, {writer.shape(full)})"
-        if dim.mask is not None and acc.kind not in _POSITION_KINDS:
+        if dim.mask is not None and acc.kind not in POSITIONS:
             value = f"tl.where({dim.mask}, {value}, {constant(_identity(acc), acc.dtype)})"
-        if acc.kind in _POSITION_KINDS:
+        if acc.kind in POSITIONS:
             position = f"tl.broadcast_to({dim.name}, {writer.shape(full)}).to({writer.index_type})"
             if dim.mask is not None:
                 # A lane outside must not win, not even against values that are all the worst there is.
@@ -387,9 +387,8 @@ class SectionWriter(InstructionWriter):
             better, new = writer.fresh(), writer.fresh()
             writer.line(f"{new} = {value}")
             writer.line(f"{new}_p = {position}")
-            kind = acc.kind.removeprefix("arg")
             first = f"({acc.name}_p == {self._behind()})"  # even the worst value comes before none at all
-            writer.line(f"{better} = is_better_{kind}({new}, {acc.name}) | {first}")
+            writer.line(f"{better} = is_better_{POSITIONS[acc.kind]}({new}, {acc.name}) | {first}")
             writer.line(f"{acc.name} = tl.where({better}, {new}, {acc.name})")
             writer.line(f"{acc.name}_p = tl.where({better}, {new}_p, {acc.name}_p)")
         elif self.is_whole:
@@ -399,7 +398,7 @@ class SectionWriter(InstructionWriter):
             writer.line(f"{acc.name} = ({combined}).to({acc.value_type})")
 
     def _reduce(self, acc: _Accumulator, value: str, positions: str) -> None:
-        if acc.kind in _POSITION_KINDS:
+        if acc.kind in POSITIONS:
             self.writer.line(f"{acc.name}_v, {acc.name} = reduce_{acc.kind}({value}, {positions})")
         else:
             self.writer.line(f"{acc.name} = reduce_{_kind(acc)}({value})")

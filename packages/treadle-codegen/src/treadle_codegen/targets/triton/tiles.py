@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from treadle_codegen.ir.loops import Axis, IntLike, scans
+from treadle_codegen.ir.ops import POSITIONS
 from treadle_codegen.schedule.access import loop_reads, loop_writes, split_index
 from treadle_codegen.schedule.kernel import Kernel, Section
 
@@ -80,7 +81,7 @@ def tile(kernel: Kernel) -> Tiling:
     total = points(kernel.outer)
     lengths = [points(section.axes) for section in kernel.sections]
     if is_across(kernel):
-        return _columnwise(total, lengths, passes_rows=_passes_rows(kernel), itemsize=_least_itemsize(kernel))
+        return _columnwise(total, lengths, passes_rows=_passes_rows(kernel), together=_taken_together(kernel))
     longest = max([n if isinstance(n, int) else _LOOPED_BLOCK for n in lengths], default=1)
     rows = _rows(total, max(1, 2048 // next_power_of_2(min(longest, MAX_ROW))))
     steps, whole = [], []
@@ -134,18 +135,17 @@ def _warps(elements: int, per_warp: int) -> int:
     return min(max(elements // per_warp, 1), 16)
 
 
-def _least_itemsize(kernel: Kernel) -> int:
-    """Bytes of the smallest elements that the kernel loads; 4 at most, and where positions are kept for each element."""
-    if any(instr.op == "reduce" and instr.attr in ("argmax", "argmin") for loop in kernel.loops for instr in loop.body):
-        return 4
-    loads = [instr for loop in kernel.loops for instr in loop.body if instr.op in ("load", "masked_load")]
-    return min([4, *[instr.dtype.itemsize for instr in loads]])
+def _taken_together(kernel: Kernel) -> int:
+    """How many neighbouring elements each lane of a columnwise block stands for: two where some have less than 4 bytes, which are as many
+    bytes next to each other and as many in all; one where a position is kept for each, as registers would run out."""
+    body = [instr for loop in kernel.loops for instr in loop.body]
+    if any(instr.op == "reduce" and instr.attr in POSITIONS for instr in body):
+        return 1
+    return 1 + any(instr.op in ("load", "masked_load") and instr.dtype.itemsize < 4 for instr in body)
 
 
-def _columnwise(total: IntLike, lengths: Sequence[IntLike], *, passes_rows: bool, itemsize: int = 4) -> Tiling:
-    """For rows whose neighbours are next to each other in memory: wide in rows, narrow along the reduction. Elements of less than
-    4 bytes are taken two at a time: as many bytes next to each other, and as many in all."""
-    together = 1 if itemsize == 4 else 2
+def _columnwise(total: IntLike, lengths: Sequence[IntLike], *, passes_rows: bool, together: int) -> Tiling:
+    """For rows whose neighbours are next to each other in memory: wide in rows, narrow along the reduction."""
     rows = _rows(total * together, 64)
     rows = max(rows, min(16, next_power_of_2(total) if isinstance(total, int) else 16))
     longest = max([next_power_of_2(n) for n in lengths if isinstance(n, int)], default=1)
