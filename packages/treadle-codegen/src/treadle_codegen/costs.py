@@ -24,6 +24,7 @@ class Costs:
     small_reduction: reductions of up to so many elements over equal spaces share a kernel even if they read nothing in common; 0: never.
     fusion_window: how many nodes back fusion looks for a kernel that a loop can join.
     max_row: a row with more elements is not passed from one section of a kernel to the next.
+    reordered_row: a loop takes its axes in another order to share a kernel with a reduction over at most so many elements; 0: never.
     held_row: a kernel reads a row of up to this many elements once, however many reductions and results need it; 0: as often as they do.
     min_parallel: with several workers, a kernel should have at least so many shared outer points, ...
     max_serial: ... unless one worker has at most so many points to compute.
@@ -48,6 +49,7 @@ class Costs:
     small_reduction: int = 0
     fusion_window: int = 24
     max_row: int = 1 << 16
+    reordered_row: int = 0
     held_row: int = 0
     min_parallel: int = 2
     max_serial: int = 1 << 14

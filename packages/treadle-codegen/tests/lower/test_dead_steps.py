@@ -42,6 +42,27 @@ def test_what_nobody_reads_goes_unless_it_matters() -> None:
     assert "unused" not in program.buffers and "gathered" in program.buffers
 
 
+WRITTEN_OVER = """\
+program inputs x outputs view(out, [4, 4], [4, 1], 0)
+input x : float32 [4, 4] strides [4, 1] offset 0
+output out : float32 [4, 4] strides [4, 1] offset 0
+loop copy [i0:16] reduce [] origins a
+  %0 = load x[i0] : float32
+  %1 = store out[i0] %0 : float32
+loop same [i0:4] reduce [] origins b
+  %0 = load out[4*i0 + 3] : float32
+  %1 = store out[4*i0 + 3] overwrite %0 : float32
+loop other [i0:4] reduce [] origins c
+  %0 = load out[4*i0 + 2] : float32
+  %1 = store out[4*i0 + 3] overwrite %0 : float32
+"""
+
+
+def test_a_loop_that_stores_what_is_there_goes() -> None:
+    program = remove_dead_steps(parse_program(WRITTEN_OVER))
+    assert [step.name for step in program.steps] == ["copy", "other"]
+
+
 def test_named_steps_stay() -> None:
     program = remove_dead_steps(parse_program(TEXT), {"waste"})
     assert program.steps[0].name == "waste" and "unused" in program.buffers

@@ -66,6 +66,21 @@ def has_effect(step: Step) -> bool:
     return isinstance(step, Check) or (isinstance(step, Extern) and not step.op._schema.returns)
 
 
+def changes_nothing(step: Step) -> bool:
+    """Whether a step is a loop that stores what stands there already: `y[i] = y[i]`, with which Python ends `y[i] += x`."""
+    if not isinstance(step, Loop):
+        return False
+    loads = [load_of(instr) if instr.op == "load" else None for instr in step.body]
+    for instr in step.body:
+        if instr.op == "store":
+            target = instr.attr
+            if target.mode != "overwrite" or loads[instr.args[0]] != (target.buffer, target.index):
+                return False
+        elif instr.op in ("indirect_store", "indirect_load", "reduce", "scan"):
+            return False
+    return True
+
+
 def is_random(step: Step) -> bool:
     """Whether the step draws from a random generator."""
     if not isinstance(step, Extern):
@@ -84,6 +99,8 @@ def remove_dead_steps(program: Program, kept_names: Collection[str] = ()) -> Pro
     symbols = symbols_of(program.outputs) if any_symbols else frozenset()
     kept: list[Step] = []
     for step in reversed(program.steps):
+        if changes_nothing(step) and step.name not in kept_names:
+            continue
         written = step_writes(step)
         binds = any(symbol in symbols for symbol in bound_symbols(step))
         if written & needed or binds or is_random(step) or has_effect(step) or step.name in kept_names:

@@ -15,6 +15,7 @@ from treadle_codegen.costs import Costs
 from treadle_codegen.ir.loops import Axis, BufferKind, Check, Define, Extern, Loop, Program, View, scans
 from treadle_codegen.ir.product import is_product
 from treadle_codegen.schedule.access import accumulates, step_reads, step_writes
+from treadle_codegen.schedule.axis_order import around_reductions
 from treadle_codegen.schedule.kernel import Kernel, join, local_buffer, merge_axes, single
 from treadle_codegen.schedule.order import NOTHING, run_time_order
 
@@ -94,7 +95,8 @@ def _join(nodes: list[Node], loop: Loop, symbols: frozenset[str], limits: _Limit
         reason = why_not_candidate(node, limits.max_members) or why_not_move(nodes, k, last_dependency)
         if reason is None:
             assert isinstance(node.item, Kernel)
-            joined = join(node.item, loop, shared_only=not vertical, max_row=limits.costs.max_row)
+            joining = around_reductions(node.item, loop, limits.costs.reordered_row) if vertical else loop
+            joined = join(node.item, joining, shared_only=not vertical, max_row=limits.costs.max_row)
             if isinstance(joined, Kernel):
                 reason = why_not_epilogue(joined, vertical=vertical)
                 if reason is None and limits.parallel:

@@ -15,6 +15,7 @@ class Driver:
     """The tests' driver, loaded twice: by the launcher, and here to ask it."""
 
     def __init__(self, path: Path) -> None:
+        self.path = path
         self.library = ctypes.CDLL(str(path))
         self.library.fake_calls.restype = ctypes.c_char_p
         self.library.fake_current.argtypes = [ctypes.c_void_p]

@@ -8,6 +8,7 @@
 static std::string calls;
 static std::string failing;
 static int code, optin = 232448, threads = 1024;
+static int major = 8, driver = 13000;
 static void* current;
 
 static int note(const char* name, const std::string& rest = "") {
@@ -21,11 +22,13 @@ const char* fake_calls() { return calls.c_str(); }
 void fake_clear() { calls.clear(); }
 void fake_fail(const char* name, int with) { failing = name; code = with; }
 void fake_limits(int shared, int most_threads) { optin = shared; threads = most_threads; }
+void fake_versions(int capability, int of_driver) { major = capability; driver = of_driver; }
 void fake_current(void* context) { current = context; }
 
 int cuInit(unsigned) { return note("cuInit"); }
 int cuDeviceGet(int* device, int ordinal) { *device = ordinal; return note("cuDeviceGet"); }
-int cuDeviceGetAttribute(int* value, int attribute, int) { *value = attribute == 97 ? optin : -1; return 0; }
+int cuDeviceGetAttribute(int* value, int attribute, int) { *value = attribute == 97 ? optin : attribute == 75 ? major : -1; return 0; }
+int cuDriverGetVersion(int* version) { *version = driver; return 0; }
 int cuDevicePrimaryCtxRetain(void** context, int device) {
   *context = reinterpret_cast<void*>(static_cast<intptr_t>(0x1000 + device));
   return note("cuDevicePrimaryCtxRetain", number(device));
@@ -62,5 +65,11 @@ int cuLaunchKernel(void* function, unsigned x, unsigned y, unsigned z, unsigned 
     if (*kind == 'd') rest += " " + std::to_string(*static_cast<double*>(parameters[k]));
   }
   return note("launch", rest + (extra ? " extra" : ""));
+}
+struct Attribute { int id, padding, value; };
+struct Config { unsigned x, y, z, bx, by, bz, shared; void* stream; Attribute* attributes; unsigned count; };
+int cuLaunchKernelEx(const Config* c, void* function, void** parameters, void** extra) {
+  note("early", number(c->count) + number(c->attributes->id) + number(c->attributes->value));
+  return cuLaunchKernel(function, c->x, c->y, c->z, c->bx, c->by, c->bz, c->shared, c->stream, parameters, extra);
 }
 }

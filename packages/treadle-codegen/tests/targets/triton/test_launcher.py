@@ -53,6 +53,22 @@ def test_arguments_come_from_the_table(driver: Driver) -> None:
     assert calls == ["launch k_ppild 13 1 1 threads 128 shared 0 stream 77: 32 16 5 -3 2.500000"]
 
 
+@pytest.mark.parametrize(
+    ("capability", "version", "is_early"), [(9, 12030, True), (10, 13000, True), (8, 13000, False), (9, 12020, False)]
+)
+def test_kernels_begin_early_where_the_device_and_its_driver_can(
+    driver: Driver, capability: int, version: int, is_early: bool
+) -> None:
+    driver.library.fake_versions(capability, version)
+    try:
+        slots, plain = table(0x10, 7), "launch k_pl 2 1 1 threads 128 shared 0 stream 77: 16 7"
+        result, calls = launch(Driver(driver.path), slots, [("k_pl", (1, 2), [Dimension(9, 8)])] * 2)
+    finally:
+        driver.library.fake_versions(8, 13000)
+    assert result == 0
+    assert calls == ["early 1 6 1", plain] * 2 if is_early else calls == [plain] * 2
+
+
 def test_hidden_parameters_are_null(driver: Driver) -> None:
     kernel = driver.launcher.load(0, b"", facts("k_ppp"), 1)  # the driver reads two parameters more than are passed
     segment = driver.launcher.segment(0, [(Launch("k_ppp", (1,), (Dimension(1, 1),)), kernel)], 16)

@@ -87,6 +87,8 @@ def member_of(
     types: Sequence[str],
     slots: Mapping[str, int],
     inputs: frozenset[int],
+    *,
+    approximately: bool = False,
 ) -> Member:
     """The kernel with a number in place of how many points it has; `why_not_member` has no reason against it.
 
@@ -97,7 +99,8 @@ def member_of(
     assert isinstance(axis.extent, int)
     axes = (Axis(axis.symbol, _POINTS),)
     loops = [replace(loop, axes=axes) for loop in section.members]
-    writer = BodyWriter(Kernel((), [Section(axes, loops)], loops, kernel.locals), buffers, _TILING, "tl.int32")
+    alone = Kernel((), [Section(axes, loops)], loops, kernel.locals)
+    writer = BodyWriter(alone, buffers, _TILING, "tl.int32", approximately=approximately)
     writer.names[_POINTS] = "points"
     write_body(writer)
     assert tuple(writer.params) == rendered.buffers
@@ -155,7 +158,7 @@ def group_text(members: Sequence[Member]) -> str:
     lines.append("program = program - first")
     body = [line.replace(_PROGRAM, "program") for line in members[0].lines]
     settings = f"XBLOCK={_TILING.rows}, num_warps={_TILING.num_warps}, num_stages={_TILING.num_stages}"
-    head = f"({', '.join(arguments)}, only, XBLOCK: tl.constexpr):\n    # {settings}\n"
+    head = f"({', '.join(arguments)}, only, XBLOCK: tl.constexpr):\n    # {settings}\n    begin_kernel()\n"
     return head + "".join([f"    {line}\n" for line in lines]) + "\n".join(body) + "\n"
 
 

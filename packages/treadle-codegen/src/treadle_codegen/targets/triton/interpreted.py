@@ -45,6 +45,7 @@ _SAME = (
 libdevice = SimpleNamespace(
     **{name: _by_torch(getattr(torch, name)) for name in _SAME.split()},
     nearbyint=_by_torch(torch.round),
+    fast_expf=_by_torch(torch.exp),
 )
 float_div = _by_torch(torch.div)
 float_sqrt = _by_torch(torch.sqrt)
@@ -52,11 +53,19 @@ float_sign = _by_torch(lambda x: (x > 0).to(x.dtype) - (x < 0).to(x.dtype))
 int_sign = _by_torch(torch.sign)
 float_reciprocal = _by_torch(torch.reciprocal)
 float_sigmoid = _by_torch(torch.sigmoid)
+rough_div = float_div
+rough_sigmoid = float_sigmoid
+rough_tanh = _by_torch(torch.tanh)
+rough_log1p = _by_torch(torch.log1p)
 float_signbit = _by_torch(torch.signbit, tl.int1)
 float_maximum = _by_torch(torch.maximum)
 float_minimum = _by_torch(torch.minimum)
 float_remainder = _by_torch(torch.remainder)
 float_floordiv = _by_torch(lambda a, b: torch.div(a, b, rounding_mode="floor"))
+
+
+def begin_kernel() -> None:
+    """Kernels run one after the other here."""
 
 
 def steps(start: Any, stop: Any, step: Any) -> range:
@@ -97,7 +106,7 @@ def only_value(x: Any) -> Any:
     return x
 
 
-def online_step(high: Any, low: Any, x: Any, lanes: Any, are_neighbours: bool) -> tuple[Any, Any]:
+def online_step(high: Any, low: Any, x: Any, lanes: Any, are_neighbours: bool, _approximately: bool) -> tuple[Any, Any]:
     rows, count = _data(x).shape[0], _plain(lanes)
     values = _data(x).reshape(rows, count, -1) if are_neighbours else _data(x).reshape(rows, -1, count).swapaxes(1, 2)
     new = np.maximum(_data(high), values.max(axis=2))

@@ -34,6 +34,25 @@ constexpr int PREFER_SHARED = 1;  // CUfunc_cache
 constexpr int MOST_ARGUMENTS = 512;  // of a kernel that can be launched, hidden ones included
 constexpr int DEFAULT_SHARED_BYTES = 48 << 10;  // more must be asked for (CUDA C++ Programming Guide, compute capabilities)
 
+// CUlaunchAttribute and CUlaunchConfig.
+struct LaunchAttribute {
+  int id;
+  char padding[4];
+  union {
+    char bytes[64];
+    int value;
+  };
+};
+struct LaunchConfig {
+  unsigned grid[3], block[3], shared;
+  Stream stream;
+  LaunchAttribute* attributes;
+  unsigned attribute_count;
+};
+constexpr int PROGRAMMATIC_STREAM_SERIALIZATION = 6;  // CUlaunchAttributeID: may begin before the kernel before it ends
+constexpr int CAPABILITY_MAJOR = 75;                  // CUdevice_attribute
+constexpr int FIRST_DRIVER = 12030;                   // from which on graphs record such launches
+
 #define DRIVER(X)                                                                                                             \
   X(Result, cuInit, "cuInit", (unsigned))                                                                                     \
   X(Result, cuDeviceGet, "cuDeviceGet", (Device*, int))                                                                       \
@@ -50,7 +69,9 @@ constexpr int DEFAULT_SHARED_BYTES = 48 << 10;  // more must be asked for (CUDA 
   X(Result, cuGetErrorName, "cuGetErrorName", (Result, const char**))                                                         \
   X(Result, cuGetErrorString, "cuGetErrorString", (Result, const char**))                                                     \
   X(Result, cuLaunchKernel, "cuLaunchKernel",                                                                                 \
-    (Function, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, Stream, void**, void**))
+    (Function, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, Stream, void**, void**))                  \
+  X(Result, cuLaunchKernelEx, "cuLaunchKernelEx", (const LaunchConfig*, Function, void**, void**))                            \
+  X(Result, cuDriverGetVersion, "cuDriverGetVersion", (int*))
 
 #define DECLARE(type, name, symbol, arguments) type(*name) arguments;
 DRIVER(DECLARE)
@@ -101,6 +122,7 @@ struct TreadleLaunch {
 
 struct TreadleSegment {
   Context context;
+  int32_t early;  // whether kernels may begin before the one before them ends: all of them wait for it themselves
   const TreadleLaunch* launches;
   const int32_t* pointers;  // slots that must be multiples of `alignment`
   int32_t count;
@@ -192,6 +214,27 @@ static bool treadle_overlap(const TreadleLaunch& launch, const int64_t* numbers)
   return false;
 }
 
+// Whether kernels of a device may begin early.
+Result treadle_early(int ordinal, int* early) {
+  Device device;
+  int major = 0, version = 0;
+  Result result = cuDeviceGet(&device, ordinal);
+  if (result == SUCCESS) result = cuDeviceGetAttribute(&major, CAPABILITY_MAJOR, device);
+  if (result == SUCCESS) result = cuDriverGetVersion(&version);
+  *early = result == SUCCESS && major >= 9 && version >= FIRST_DRIVER;
+  return result;
+}
+
+static Result treadle_launch_one(const TreadleLaunch& launch, const unsigned* grid, Stream stream, void** parameters, bool early) {
+  const unsigned threads = launch.threads, shared = launch.shared;
+  if (!early) return cuLaunchKernel(launch.function, grid[0], grid[1], grid[2], threads, 1, 1, shared, stream, parameters, nullptr);
+  LaunchAttribute attribute = {};
+  attribute.id = PROGRAMMATIC_STREAM_SERIALIZATION;
+  attribute.value = 1;
+  const LaunchConfig config = {{grid[0], grid[1], grid[2]}, {threads, 1, 1}, shared, stream, &attribute, 1};
+  return cuLaunchKernelEx(&config, launch.function, parameters, nullptr);
+}
+
 // Launches the kernels of a segment one after the other on a stream. Alignment and grids are checked before the first launch.
 Result treadle_launch(TreadleSegment* segment, char* table, Stream stream) {
   constexpr int MOST_LAUNCHES_CHECKED_ONCE = 16;
@@ -237,8 +280,7 @@ Result treadle_launch(TreadleSegment* segment, char* table, Stream stream) {
     int32_t only = apart ? 0 : -1;
     if (launch.members) parameters[launch.arguments - 1] = &only;
     do {
-      const Result result = cuLaunchKernel(launch.function, grid[0], grid[1], grid[2], launch.threads, 1, 1, launch.shared, stream,
-                                           parameters, nullptr);
+      const Result result = treadle_launch_one(launch, grid, stream, parameters, segment->early);
       if (result != SUCCESS) {
         segment->failed = k;
         return result;

@@ -44,6 +44,7 @@ class _Launch(ctypes.Structure):
 class _Segment(ctypes.Structure):
     _fields_ = (
         ("context", ctypes.c_void_p),
+        ("early", ctypes.c_int32),
         ("launches", ctypes.POINTER(_Launch)),
         ("pointers", ctypes.POINTER(ctypes.c_int32)),
         ("count", ctypes.c_int32),
@@ -94,11 +95,13 @@ class Launcher:
         library.treadle_load.argtypes = [
             *(ctypes.c_int, ctypes.c_void_p, ctypes.c_char_p, ctypes.c_char_p, ctypes.c_int, ctypes.POINTER(_Kernel)),
         ]
+        library.treadle_early.argtypes = [ctypes.c_int, ctypes.POINTER(ctypes.c_int)]
         # The interpreter's lock is released during a launch: the driver may wait for room in its queue.
         self.launch: Callable[[int, int, int], int] = library.treadle_launch
         library.treadle_launch.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p]
         self.most_arguments: int = library.treadle_most_arguments()
         self._contexts: dict[int, int] = {}
+        self._early: dict[int, bool] = {}
         result = library.treadle_open(driver.encode())
         if result != 0:
             raise CodegenUnavailable(f"CUDA's driver cannot be used: {self.text_of(result)}")
@@ -115,6 +118,14 @@ class Launcher:
             self._check(self._library.treadle_context(device, ctypes.byref(context)))
             self._contexts[device] = context.value or 0
         return self._contexts[device]
+
+    def _begins_early(self, device: int) -> bool:
+        """Whether the device begins with a kernel before the one before it has ended."""
+        if device not in self._early:
+            early = ctypes.c_int()
+            self._check(self._library.treadle_early(device, ctypes.byref(early)))
+            self._early[device] = bool(early.value)
+        return self._early[device]
 
     def _check(self, result: int) -> None:
         if result != 0:
@@ -149,14 +160,17 @@ class Launcher:
         )
 
     def segment(self, device: int, launches: Sequence[tuple[Launch, LoadedKernel]], alignment: int) -> Segment:
-        """A segment for `launch`; it refuses tables whose pointers are no multiples of `alignment`."""
-        return Segment(self._context(device), launches, alignment)
+        """A segment for `launch`; it refuses tables whose pointers are no multiples of `alignment`. Its kernels begin with `begin_kernel`
+        of the prelude."""
+        return Segment(self._context(device), launches, alignment, early=self._begins_early(device))
 
 
 class Segment:
     """The launches of one segment in the launcher's memory: `address` is what `Launcher.launch` takes first."""
 
-    def __init__(self, context: int, launches: Sequence[tuple[Launch, LoadedKernel]], alignment: int) -> None:
+    def __init__(
+        self, context: int, launches: Sequence[tuple[Launch, LoadedKernel]], alignment: int, *, early: bool
+    ) -> None:
         self._names = [kernel.name for _, kernel in launches]
         self._slots = [(ctypes.c_int32 * len(launch.slots))(*launch.slots) for launch, _ in launches]
         self._groups: list[Any] = []  # what the records point to
@@ -181,6 +195,7 @@ class Segment:
         self._pointers = (ctypes.c_int32 * len(pointers))(*pointers)
         self._record = _Segment(
             context,
+            early,
             ctypes.cast(self._launches, ctypes.POINTER(_Launch)),
             ctypes.cast(self._pointers, ctypes.POINTER(ctypes.c_int32)),
             len(launches),

@@ -109,7 +109,9 @@ class OnlineWriter(SectionWriter):
             value = f"tl.broadcast_to({value}, {writer.shape(full)})"
         if self.dim.mask is not None:
             value = f"tl.where({self.dim.mask}, {value}, float('-inf'))"
-        writer.line(f"{high}, {low} = online_step({high}, {low}, {value}, {lanes}, {are_neighbours})")
+        writer.line(
+            f"{high}, {low} = online_step({high}, {low}, {value}, {lanes}, {are_neighbours}, {writer.approximately})"
+        )
         self.close_steps()
         top, whole = writer.fresh(), writer.fresh()
         writer.line(f"{top} = reduce_max({high})")

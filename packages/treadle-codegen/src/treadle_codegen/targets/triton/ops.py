@@ -1,7 +1,7 @@
 """How each scalar operation, cast and constant is spelled in Triton; tables keyed by operation and kind of dtype.
 
 Triton's own division, square root and exponential of float32 are approximations; eager's kernels round correctly or use
-CUDA's mathematical library, and so does what is written here.
+CUDA's mathematical library, and so does what is written here, but where `precision` allows approximations.
 """
 
 from __future__ import annotations
@@ -9,6 +9,8 @@ from __future__ import annotations
 import math
 
 import torch
+
+from treadle_codegen.targets.triton.precision import APPROXIMATIONS
 
 TRITON_TYPES: dict[torch.dtype, str] = {
     torch.float32: "fp32",
@@ -60,8 +62,14 @@ _BOOL_OPS = {
 _COMPARE = {"eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">="}
 
 
-def expression(op: str, args: tuple[str, ...], dtype: torch.dtype, arg_dtype: torch.dtype) -> str:
-    """Triton text of a pure operation on named values; `arg_dtype` is that of the first argument."""
+def expression(
+    op: str, args: tuple[str, ...], dtype: torch.dtype, arg_dtype: torch.dtype, *, approximately: bool = False
+) -> str:
+    """Triton text of a pure operation on named values; `arg_dtype` is that of the first argument.
+
+    approximately: whether an approximation will do where there is one (`precision`)."""
+    if approximately and dtype is torch.float32 and op in APPROXIMATIONS:
+        return APPROXIMATIONS[op].format(*args)
     if op == "where":
         return f"tl.where({', '.join(args)})"
     if op in _COMPARE:

@@ -6,9 +6,26 @@ for index arithmetic are text (`treadle_shapes.expr.TRITON_HELPERS`) and stand i
 
 from __future__ import annotations
 
+import re
+
 import triton
 import triton.language as tl
 from triton.language.extra import libdevice
+
+
+_FIRST_EARLY = 90  # compute capability, times 10
+
+
+@tl.core.extern
+def begin_kernel(_semantic=None):
+    """Called first by every kernel: lets the next one of the stream come onto the device, and waits for the one before to end.
+
+    The launcher lets kernels begin early where both can be done: their blocks are in place by the time the results of the kernel before
+    are (CUDA C++ Programming Guide, "Programmatic Dependent Launch and Synchronization")."""
+    family, digits = re.fullmatch(r"(\D*)(\d*).*", str(_semantic.builder.options.arch)).groups()
+    if family == "sm" and int(digits) >= _FIRST_EARLY:
+        tl.extra.cuda.gdc_launch_dependents(_semantic=_semantic)
+        tl.extra.cuda.gdc_wait(_semantic=_semantic)
 
 
 @triton.jit
@@ -54,6 +71,38 @@ def float_reciprocal(x):
 @triton.jit
 def float_sigmoid(x):
     return float_div(tl.full([1], 1, x.dtype), 1 + libdevice.exp(-x))
+
+
+@triton.jit
+def rough_div(a, b):
+    return a / b
+
+
+@triton.jit
+def rough_sigmoid(x):
+    return 1.0 / (1 + libdevice.fast_expf(-x))
+
+
+@triton.jit
+def rough_tanh(x):
+    """Next to 0, where 1 - 2 / (exp(2 x) + 1) loses its digits, the first terms of the series."""
+    near = x * (1 - x * x * 0.33333334)
+    return tl.where(tl.abs(x) < 0.03125, near, 1 - 2.0 / (libdevice.fast_expf(2 * x) + 1))
+
+
+@triton.jit
+def rough_log1p(x):
+    near = x * (1 - x * (0.5 - x * 0.33333334))
+    return tl.where(tl.abs(x) < 0.015625, near, libdevice.fast_logf(1 + x))
+
+
+@triton.jit
+def _exponential(x, approximately: tl.constexpr):
+    if approximately:
+        r = libdevice.fast_expf(x)
+    else:
+        r = libdevice.exp(x)
+    return r
 
 
 @triton.jit
@@ -163,7 +212,7 @@ def reduce_all(x):
 
 
 @triton.jit
-def online_step(high, low, x, lanes: tl.constexpr, are_neighbours: tl.constexpr):
+def online_step(high, low, x, lanes: tl.constexpr, are_neighbours: tl.constexpr, approximately: tl.constexpr):
     """The maximum of each lane's values, and the sum of their exponentials below it, with the values of one more step.
 
     A lane's values are next to each other in the block, or as far apart as there are lanes."""
@@ -171,13 +220,13 @@ def online_step(high, low, x, lanes: tl.constexpr, are_neighbours: tl.constexpr)
         together = tl.reshape(x, [x.shape[0], lanes, x.shape[1] // lanes])
         new = float_maximum(high, tl.reduce(together, 2, float_maximum))
         base = tl.where(new == float("-inf"), 0.0, new)  # -inf - -inf would be NaN
-        terms = tl.sum(libdevice.exp(together - base[:, :, None]), 2)
+        terms = tl.sum(_exponential(together - base[:, :, None], approximately), 2)
     else:
         together = tl.reshape(x, [x.shape[0], x.shape[1] // lanes, lanes])
         new = float_maximum(high, tl.reduce(together, 1, float_maximum))
         base = tl.where(new == float("-inf"), 0.0, new)
-        terms = tl.sum(libdevice.exp(together - base[:, None, :]), 1)
-    return new, low * libdevice.exp(high - base) + terms
+        terms = tl.sum(_exponential(together - base[:, None, :], approximately), 1)
+    return new, low * _exponential(high - base, approximately) + terms
 
 
 @triton.jit

@@ -28,14 +28,16 @@ from treadle_codegen.targets.triton.groups import (
 from treadle_codegen.targets.triton.matmul import product_in, write_matmul
 from treadle_codegen.targets.triton.matmul_tiles import MatmulTiling, default_matmul_tiling, matmul_candidates
 from treadle_codegen.targets.triton.ops import TRITON_TYPES
+from treadle_codegen.targets.triton.precision import kernel_may_approximate, program_may_approximate
 from treadle_codegen.targets.triton.section import BodyWriter
 from treadle_codegen.targets.triton.tiles import Tiling, candidates, points, tile
 from treadle_shapes.expr import TRITON_HELPERS
 
 _NAMES = """
-int_sign float_sign float_div float_sqrt float_reciprocal float_sigmoid float_signbit float_maximum float_minimum
+begin_kernel int_sign float_sign float_div float_sqrt float_reciprocal float_sigmoid float_signbit float_maximum float_minimum
 float_remainder float_floordiv reduce_sum reduce_prod reduce_max reduce_min reduce_any reduce_all is_better_max is_better_min
-reduce_argmax reduce_argmin require_index add_product online_step only_value scan_sum scan_prod last_column
+reduce_argmax reduce_argmin rough_div rough_sigmoid
+rough_tanh rough_log1p require_index add_product online_step only_value scan_sum scan_prod last_column
 """.split()
 _HEAD = f"""\
 import triton
@@ -65,6 +67,7 @@ class KernelParts:
     num_stages: int
     grid: tuple[tuple[IntLike, int], ...]
     kernel: Kernel
+    approximately: bool
 
 
 Load = Callable[..., tuple[dict[str, Callable[..., Any]], bool]]
@@ -80,6 +83,7 @@ class TritonRenderer:
         self.load_unit = load_unit
         self.prelude = head
         self.device: torch.device | None = None
+        self._approximate: tuple[Program, bool] | None = None  # the last program, and whether all of it may
 
     def candidates(self, kernel: Kernel, program: Program) -> list[Tiling | MatmulTiling]:
         """The tilings of a kernel that are worth measuring; first the one that is taken without measuring."""
@@ -97,6 +101,7 @@ class TritonRenderer:
             program.buffers,
             tiling if isinstance(tiling, Tiling) else None,
             "tl.int64" if _is_wide(kernel, program, numbers) else "tl.int32",
+            approximately=self._may_approximate(kernel, program),
         )
         for number in numbers:
             writer.names[number] = f"{'d' if isinstance(number, FloatExpr) else 'n'}{len(writer.names)}"
@@ -112,17 +117,23 @@ class TritonRenderer:
         parameters = [*writer.params.values(), *arguments, *[f"{name}: tl.constexpr" for name in writer.constants]]
         settings = ", ".join(f"{name}={value}" for name, value in writer.constants.items())
         text = (
-            f"({', '.join(parameters)}):\n    # {settings}, num_warps={tiling.num_warps}, num_stages={tiling.num_stages}\n"
+            f"({', '.join(parameters)}):\n    # {settings}, num_warps={tiling.num_warps}, num_stages={tiling.num_stages}\n    begin_kernel()\n"
             + "\n".join(writer.lines)
             + "\n"
         )
         parts = KernelParts(
-            tuple(signature), tuple(writer.constants.items()), tiling.num_warps, tiling.num_stages, grid, kernel
+            *(tuple(signature), tuple(writer.constants.items()), tiling.num_warps, tiling.num_stages, grid, kernel),
+            approximately=writer.approximately,
         )
         return RenderedKernel(
             *(function_name(text), text, buffers, tuple(numbers), writer.checks_bounds, kernel.name),
             *(parts, "other sizes would have other blocks, and sums another order"),
         )
+
+    def _may_approximate(self, kernel: Kernel, program: Program) -> bool:
+        if self._approximate is None or self._approximate[0] is not program:
+            self._approximate = program, program_may_approximate(program)
+        return self._approximate[1] or kernel_may_approximate(kernel, program)
 
     def specialise(self, kernel: RenderedKernel, values: Mapping[Any, int | float]) -> RenderedKernel:
         """The kernel as it is: no kernel allows constants."""
@@ -164,7 +175,7 @@ def _as_member(
     parts: KernelParts = kernel.parts
     if why_not_member(parts.kernel, kernel, buffers) is not None:
         return kernel
-    return member_of(parts.kernel, kernel, buffers, parts.signature, slots, inputs)
+    return member_of(parts.kernel, kernel, buffers, parts.signature, slots, inputs, approximately=parts.approximately)
 
 
 def _launch_of(

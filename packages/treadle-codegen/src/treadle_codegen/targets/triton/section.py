@@ -14,8 +14,10 @@ from treadle_codegen.schedule.access import axis_ranges
 from treadle_codegen.schedule.kernel import Kernel, Section
 from treadle_codegen.targets.instructions import InstructionWriter
 from treadle_codegen.targets.renderer import const_key, split_at_reduce
+from treadle_codegen.targets.triton.eviction import eviction
 from treadle_codegen.targets.triton.neighbours import neighbours
 from treadle_codegen.targets.triton.ops import VALUE_TYPES, cast, constant, expression, literal
+from treadle_codegen.targets.triton.strided import StridedLoads
 from treadle_codegen.targets.triton.tiles import Tiling, is_flat, points
 from treadle_shapes.expr import Range, Symbol, bounds, to_triton
 
@@ -51,9 +53,10 @@ class BodyWriter:
     """Text of one kernel under construction.
 
     params: parameters by buffer; names: texts for symbols; ranges: their limits; constants: block sizes by constexpr.
-    dims: the dimensions in scope, by letter, in the order of the block's shape; value_dims: along which of them a value varies.
+    dims: the dimensions in scope, by letter, in the order of the block's shape, starts: where their blocks begin; value_dims: along which of them a value varies.
     expressions: values that are index expressions; value_symbols: of which axes a value depends, as far as that is known.
     outer_values, outer_stored: see `InstructionWriter`; local_values: the value of each local buffer.
+    approximately: whether approximations of functions will do (`precision`).
     """
 
     kernel: Kernel
@@ -67,6 +70,7 @@ class BodyWriter:
     intervals: dict[str, Range] = field(default_factory=dict)
     constants: dict[str, int] = field(default_factory=dict)
     dims: dict[str, Dim] = field(default_factory=dict)
+    starts: dict[str, str] = field(default_factory=dict)
     value_dims: dict[str, Dims] = field(default_factory=dict)
     expressions: dict[str, IntLike] = field(default_factory=dict)
     value_symbols: dict[str, frozenset[Symbol]] = field(default_factory=dict)
@@ -74,6 +78,7 @@ class BodyWriter:
     outer_stored: dict[tuple[str, IntLike], str] = field(default_factory=dict)
     local_values: dict[str, str] = field(default_factory=dict)
     checks_bounds: bool = False
+    approximately: bool = False
     depth: int = 1
     values: int = 0
 
@@ -125,7 +130,7 @@ class BodyWriter:
 
     def add_dim(self, dim: Dim, start: str) -> None:
         """Write the index variable of a dimension, its mask, and the variables of its axes."""
-        self.dims[dim.name[0]] = dim
+        self.dims[dim.name[0]], self.starts[dim.name[0]] = dim, start.removesuffix(" + ")
         length = self.index(points(dim.axes))
         lanes = f"tl.arange(0, {dim.block}){dim.suffix}"
         if dim.in_one_row:
@@ -139,7 +144,7 @@ class BodyWriter:
     def _add_row(self, dim: Dim, start: str, lanes: str) -> None:
         """The variables of a dimension whose blocks lie in one row of its last axis each."""
         last, at = dim.axes[-1], f"{dim.name}_at"
-        self.line(f"{at} = {start.removesuffix(' + ')}")
+        self.line(f"{at} = {self.starts[dim.name[0]]}")
         self.line(f"{dim.name} = {at} + {lanes}")
         self.ranges |= axis_ranges(dim.axes)
         name = self.names[last.symbol] = f"{last.symbol.name}_{dim.name}"
@@ -224,6 +229,7 @@ class SectionWriter(InstructionWriter):
             self.inner_values, self.inner_stored = row.inner_values, row.inner_stored
         self.carries: dict[int, str] = {}  # the running totals of the steps before, by the identity of the scan
         self.accumulators: dict[tuple[int, int], _Accumulator] = {}
+        self.strided = StridedLoads(writer, section.axes, section.members)
         self.dim: Dim | None = row.dim if row else None
         self.names: dict[Any, str] = row.names if row else {}
 
@@ -431,6 +437,8 @@ class SectionWriter(InstructionWriter):
     def _text(self, loop: Loop, instr: Instr, args: tuple[str, ...], *, outer: bool) -> tuple[str, Dims]:
         """The text of a value, and the dimensions along which it varies beside those of its arguments."""
         writer, op, dtype = self.writer, instr.op, instr.dtype
+        if op == "load" and (taken := self.strided.value(instr.attr)) is not None:
+            return taken, writer.dims_of(instr.attr.index)
         if op == "load":
             other = None if self.fill is None else literal(self.fill, dtype)
             return self._load(instr.attr, writer.dims_of(instr.attr.index), None, other)
@@ -453,7 +461,9 @@ class SectionWriter(InstructionWriter):
         if op == "scalar":
             return f"tl.full([1], {writer.names[instr.attr]}, tl.float64)", NO_DIMS
         arg_dtype = loop.body[instr.args[0]].dtype
-        return (cast(args[0], arg_dtype, dtype) if op == "cast" else expression(op, args, dtype, arg_dtype)), NO_DIMS
+        if op == "cast":
+            return cast(args[0], arg_dtype, dtype), NO_DIMS
+        return expression(op, args, dtype, arg_dtype, approximately=writer.approximately), NO_DIMS
 
     def _load(self, load: Load, dims: Dims, condition: str | None, other: str | None) -> tuple[str, Dims]:
         writer = self.writer
@@ -466,6 +476,9 @@ class SectionWriter(InstructionWriter):
         extra = "" if mask is None else f", {mask}"
         if other is not None and mask is not None:
             extra += f", other={other}"
+        policy = eviction(writer.kernel, writer.tiling, self.position, load) if "r" in dims else None
+        if policy is not None:
+            extra += f', eviction_policy="{policy}"'
         return f"tl.load({writer.param(load.buffer)} + {_grouped(place)}{extra})", dims
 
     def _indirect(self, attr: tuple[Any, ...], indices: tuple[str, ...]) -> tuple[str, str | None, Dims]:

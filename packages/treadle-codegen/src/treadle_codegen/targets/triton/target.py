@@ -25,6 +25,7 @@ COSTS = Costs(
     small_reduction=1 << 17,
     fusion_window=64,
     max_row=1 << 16,
+    reordered_row=256,  # of which a program holds 64 next to each other: more would leave the first-level cache between two walks
     held_row=MAX_ROW,
     max_serial=1 << 13,  # elements that one program may walk alone
     min_parallel=264,  # two programs for each multiprocessor of a large GPU
