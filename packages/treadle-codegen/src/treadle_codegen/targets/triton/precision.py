@@ -4,9 +4,9 @@
     exact           1 / (1 + exp(-x))   rounded as IEEE 754 has it, `exp` within 1 unit in the last place
     approximated    fast_expf, div.full 2 and 16 units of 2**-23 for |x| up to 88: bfloat16 keeps 2**-9, float16 2**-12
 
-Eager rounds to 16 bits between any two operators; in a fused kernel that is left out, which changes more. What jumps (comparisons, roundings
-to whole numbers, positions of maxima) and what makes large differences of small ones (`pow`, functions of large angles) must not depend
-on an approximated value. Errors: PTX ISA 8.8, `ex2.approx` and `div.full`; CUDA C++ Programming Guide, "Intrinsic Functions".
+Eager rounds to 16 bits between any two operators; in a fused kernel that is left out, which changes more. What jumps (comparisons,
+roundings to whole numbers, positions of maxima) and what makes large differences of small ones (`pow`, functions of large angles) must not
+depend on an approximated value. Errors: PTX ISA 8.8, `ex2.approx` and `div.full`; CUDA C++ Programming Guide, "Intrinsic Functions".
 """
 
 from __future__ import annotations

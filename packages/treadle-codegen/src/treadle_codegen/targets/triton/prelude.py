@@ -12,8 +12,13 @@ import triton
 import triton.language as tl
 from triton.language.extra import libdevice
 
-
 _FIRST_EARLY = 90  # compute capability, times 10
+
+
+def _capability(semantic):
+    """Ten times the compute capability that a kernel is compiled for; 0 for devices that are not Nvidia's."""
+    family, digits = re.fullmatch(r"(\D*)(\d*).*", str(semantic.builder.options.arch)).groups()
+    return int(digits) if family == "sm" else 0
 
 
 @tl.core.extern
@@ -22,10 +27,16 @@ def begin_kernel(_semantic=None):
 
     The launcher lets kernels begin early where both can be done: their blocks are in place by the time the results of the kernel before
     are (CUDA C++ Programming Guide, "Programmatic Dependent Launch and Synchronization")."""
-    family, digits = re.fullmatch(r"(\D*)(\d*).*", str(_semantic.builder.options.arch)).groups()
-    if family == "sm" and int(digits) >= _FIRST_EARLY:
+    if _capability(_semantic) >= _FIRST_EARLY:
         tl.extra.cuda.gdc_launch_dependents(_semantic=_semantic)
         tl.extra.cuda.gdc_wait(_semantic=_semantic)
+
+
+@tl.core.extern
+def _rough_log(x, _semantic=None):
+    if _capability(_semantic):
+        return tl.extra.cuda.libdevice.fast_logf(x, _semantic=_semantic)
+    return tl.log(x, _semantic=_semantic)
 
 
 @triton.jit
@@ -93,7 +104,7 @@ def rough_tanh(x):
 @triton.jit
 def rough_log1p(x):
     near = x * (1 - x * (0.5 - x * 0.33333334))
-    return tl.where(tl.abs(x) < 0.015625, near, libdevice.fast_logf(1 + x))
+    return tl.where(tl.abs(x) < 0.015625, near, _rough_log(1 + x))
 
 
 @triton.jit

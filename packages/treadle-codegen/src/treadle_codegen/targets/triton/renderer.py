@@ -116,11 +116,9 @@ class TritonRenderer:
         signature += ["fp64" if isinstance(n, FloatExpr) else "i64" for n in numbers]
         parameters = [*writer.params.values(), *arguments, *[f"{name}: tl.constexpr" for name in writer.constants]]
         settings = ", ".join(f"{name}={value}" for name, value in writer.constants.items())
-        text = (
-            f"({', '.join(parameters)}):\n    # {settings}, num_warps={tiling.num_warps}, num_stages={tiling.num_stages}\n    begin_kernel()\n"
-            + "\n".join(writer.lines)
-            + "\n"
-        )
+        how = f"num_warps={tiling.num_warps}, num_stages={tiling.num_stages}"
+        body = "\n".join(["    begin_kernel()", *writer.lines])
+        text = f"({', '.join(parameters)}):\n    # {settings}, {how}\n{body}\n"
         parts = KernelParts(
             *(tuple(signature), tuple(writer.constants.items()), tiling.num_warps, tiling.num_stages, grid, kernel),
             approximately=writer.approximately,

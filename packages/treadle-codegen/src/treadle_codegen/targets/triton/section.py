@@ -14,6 +14,7 @@ from treadle_codegen.schedule.access import axis_ranges
 from treadle_codegen.schedule.kernel import Kernel, Section
 from treadle_codegen.targets.instructions import InstructionWriter
 from treadle_codegen.targets.renderer import const_key, split_at_reduce
+from treadle_codegen.targets.triton.dense import place
 from treadle_codegen.targets.triton.eviction import eviction
 from treadle_codegen.targets.triton.neighbours import neighbours
 from treadle_codegen.targets.triton.ops import VALUE_TYPES, cast, constant, expression, literal
@@ -53,7 +54,8 @@ class BodyWriter:
     """Text of one kernel under construction.
 
     params: parameters by buffer; names: texts for symbols; ranges: their limits; constants: block sizes by constexpr.
-    dims: the dimensions in scope, by letter, in the order of the block's shape, starts: where their blocks begin; value_dims: along which of them a value varies.
+    dims: the dimensions in scope, by letter, in the order of the block's shape; starts: where their blocks begin;
+    value_dims: along which of them a value varies.
     expressions: values that are index expressions; value_symbols: of which axes a value depends, as far as that is known.
     outer_values, outer_stored: see `InstructionWriter`; local_values: the value of each local buffer.
     approximately: whether approximations of functions will do (`precision`).
@@ -470,16 +472,16 @@ class SectionWriter(InstructionWriter):
         mask = writer.mask(dims)
         if condition is not None:
             mask = f"{mask} & ({condition})" if mask else condition
-        place = writer.index(load.index)
+        at = place(writer, load.index)
         if condition is not None and dims != writer.dims_of(load.index):
-            place = self._spread(load.index, dims)  # a block of conditions needs a block of addresses
+            at = self._spread(load.index, dims)  # a block of conditions needs a block of addresses
         extra = "" if mask is None else f", {mask}"
         if other is not None and mask is not None:
             extra += f", other={other}"
         policy = eviction(writer.kernel, writer.tiling, self.position, load) if "r" in dims else None
         if policy is not None:
             extra += f', eviction_policy="{policy}"'
-        return f"tl.load({writer.param(load.buffer)} + {_grouped(place)}{extra})", dims
+        return f"tl.load({writer.param(load.buffer)} + {_grouped(at)}{extra})", dims
 
     def _indirect(self, attr: tuple[Any, ...], indices: tuple[str, ...]) -> tuple[str, str | None, Dims]:
         """(pointer, mask, dimensions) of an access through indices, which are checked against the sizes."""
@@ -511,8 +513,8 @@ class SectionWriter(InstructionWriter):
             pointer, _, dims = self._indirect(instr.attr, args[1:])
             mode = instr.attr[3] if len(instr.attr) > 3 else None
             if dims != everything:
-                buffer, _, place = pointer.partition(" + ")
-                pointer = f"{buffer} + tl.broadcast_to({place}, {writer.shape(everything)})"
+                buffer, _, offset = pointer.partition(" + ")
+                pointer = f"{buffer} + tl.broadcast_to({offset}, {writer.shape(everything)})"
             self._write(pointer, args[0], mode)
             return
         buffer, index, mode = instr.attr.buffer, instr.attr.index, instr.attr.mode
@@ -523,8 +525,8 @@ class SectionWriter(InstructionWriter):
                 writer.local_values[buffer] = args[0]
                 return
         whole = writer.dims_of(index) == everything
-        place = writer.index(index) if whole else self._spread(index, everything)
-        self._write(f"{writer.param(buffer)} + {_grouped(place)}", args[0], mode)
+        at = place(writer, index) if whole else self._spread(index, everything)
+        self._write(f"{writer.param(buffer)} + {_grouped(at)}", args[0], mode)
 
     def _spread(self, index: IntLike, dims: Dims) -> str:
         """An index as a block along `dims`, whatever it varies along."""
