@@ -9,6 +9,7 @@ from __future__ import annotations
 import ctypes
 import itertools
 import threading
+import weakref
 from collections.abc import Sequence
 from typing import Any
 
@@ -56,8 +57,9 @@ extern "C" u64 {ENTRY}(const u8* const* p, const i64* bytes, i64 n) {{
 _WATCHED_BYTES = 4 * PAGE
 # A tensor that so many samples in a row find written is summed from then on: its writes cost page faults, and its sum is made anyway.
 _WRITTEN_IN_A_ROW = 4
-# After so many samples without a change it is watched again. Doubled each time.
-_PATIENCE = 64
+# After so many samples without a change it is watched again, for the first time earlier; doubled each time. To begin costs some
+# milliseconds, too much where each call brings other tensors.
+_FIRST_PATIENCE, _PATIENCE = 2, 64
 
 _editions = itertools.count(1)
 
@@ -134,8 +136,7 @@ class _Sample:
     def __init__(self, entry: Any, tensors: Sequence[torch.Tensor]) -> None:
         self._entry = entry
         self._spans = [(t.data_ptr(), t.data_ptr() + _reach(t)) for t in tensors]
-        # Other processes write to shared memory, and devices to pinned memory.
-        self._own = [k for k, t in enumerate(tensors) if not t.is_shared() and not t.is_pinned()]
+        self._tensors = [weakref.ref(t) for t in tensors]
         self._begin()
 
     def _begin(self) -> None:
@@ -143,52 +144,64 @@ class _Sample:
         self._group: _Group | None = None
         self._edition = 0
         self._is_looking = False
-        self._given_up: set[int] = set()
+        self._summed = set(range(len(self._spans)))  # is not watched, although it might be
         self._in_a_row: dict[int, int] = {}
-        self._quiet, self._patience = 0, _PATIENCE
+        self._quiet, self._patience = 0, _FIRST_PATIENCE
         self._process = process()
 
     def __call__(self) -> int:
         if self._process is not process():
             self._begin()  # a forked child: the lock may be held by a thread that is not there, and nothing is watched
         with self._lock:
-            # It is looking still if an exception, of a signal handler say, cut it short.
-            if self._group is None or self._is_looking:
-                return self._regroup()
+            if self._is_looking:  # an exception, of a signal handler say, cut it short
+                self._group = None
             self._is_looking = True
+            if self._group is None:
+                return self._regroup()
             changed, written = self._group.look()
             if changed:
                 self._edition = next(_editions)
-                self._quiet = 0
+            self._quiet = 0 if changed else self._quiet + 1
             if self._is_another_group_better(written):
                 return self._regroup()
             self._is_looking = False
             return self._edition
 
     def _is_another_group_better(self, written: Sequence[int] | None) -> bool:
-        """Count the samples that found the same tensors written, and those that found nothing changed."""
+        """Whether to choose anew what is watched, after a look that has found these tensors written."""
         assert self._group is not None
-        self._quiet += 1
         if written is not None or self._in_a_row:
             self._in_a_row = {k: self._in_a_row.get(k, 0) + 1 for k in written or ()}
             often = [k for k, n in self._in_a_row.items() if n >= _WRITTEN_IN_A_ROW]
-            self._given_up.update(often)
+            self._summed.update(often)
             if often or self._group.watch.tracked != self._group.tracked:
                 return True
-        if self._given_up and self._quiet > self._patience:
-            self._given_up.clear()
-            self._patience *= 2
+        if self._summed and self._quiet > self._patience:
+            self._summed.clear()
+            self._patience = max(_PATIENCE, 2 * self._patience)
             return True
         return False
 
     def _regroup(self) -> int:
-        """Choose anew what is watched. The number is another one: what happened since the last look is not known."""
-        self._group = _Group(self._entry, self._spans, [k for k in self._own if k not in self._given_up])
-        self._edition = next(_editions)
+        """Choose anew what is watched.
+
+        The new group has read all bits before the old one looks once more. So a write before that is found by the old group now, and one
+        after it by the new group next time.
+        """
+        old = self._group
+        candidates = [k for k in range(len(self._spans)) if k not in self._summed and self._is_own(k)]
+        self._group = _Group(self._entry, self._spans, candidates)
+        if old is None or old.look()[0] or old.watch.tracked != old.tracked:
+            self._edition = next(_editions)
         self._in_a_row = {}
         self._quiet = 0
         self._is_looking = False
         return self._edition
+
+    def _is_own(self, k: int) -> bool:
+        """Whether only this process writes to a tensor: others write to shared memory, and devices to pinned memory."""
+        tensor = self._tensors[k]()
+        return tensor is not None and not tensor.is_shared() and not tensor.is_pinned()
 
 
 def _reach(tensor: torch.Tensor) -> int:

@@ -1,0 +1,585 @@
+"""Whoever writes to a weight, however and when: the values that are kept of it are those of its elements as they are now."""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import gc
+import itertools
+import mmap
+import os
+import platform
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from aten_capture import capture
+from hypothesis import Phase, given, settings
+from hypothesis import strategies as st
+from hypothesis.errors import FlakyFailure
+from kept_values import LARGE, PAGE, Kept, Mapping
+
+from treadle_codegen import compile_graph
+from treadle_codegen.targets.cpp import probe, written_pages
+from treadle_codegen.targets.cpp.written_pages import Watch, _Process, is_available, why_not_tracked
+
+TRACKED = pytest.mark.skipif(not is_available(), reason=str(why_not_tracked()))
+
+
+def begin_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is known of this process is forgotten until the end of the test."""
+    monkeypatch.setattr(written_pages, "_process", _Process())
+
+
+def refuse() -> int:
+    raise OSError(errno.EPERM, "nobody may track in this test")
+
+
+@pytest.fixture(params=[pytest.param("tracked", marks=TRACKED), "checksum"])
+def tracking(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bool:
+    """With the kernel's help, and without."""
+    if request.param == "checksum":
+        begin_anew(monkeypatch)
+        monkeypatch.setattr(written_pages, "_open_userfaultfd", refuse)
+    return request.param == "tracked"
+
+
+def memset(weight: torch.Tensor, at: int) -> None:
+    ctypes.memset(weight.data_ptr() + at * 4, 0x41, 4)
+
+
+def through_data(weight: torch.Tensor, at: int) -> None:
+    weight.data[at] = 12.5
+
+
+def through_numpy(weight: torch.Tensor, at: int) -> None:
+    weight.numpy()[at] = 12.25
+
+
+def through_dlpack(weight: torch.Tensor, at: int) -> None:
+    torch.from_dlpack(weight)[at] = 12.75
+
+
+def by_readv(weight: torch.Tensor, at: int) -> None:
+    """The kernel writes."""
+    out, into = os.pipe()
+    os.write(into, np.float32(3.5).tobytes())
+    assert os.readv(out, [memoryview(weight.numpy())[at : at + 1].cast("B")]) == 4
+    os.close(out)
+    os.close(into)
+
+
+def from_file(weight: torch.Tensor, at: int) -> None:
+    with open("/dev/urandom", "rb", buffering=0) as file:
+        assert file.readinto(memoryview(weight.numpy())[at : at + 1].cast("B")) == 4
+    weight.numpy()[at] = np.nan_to_num(weight.numpy()[at])
+
+
+def by_a_thread(weight: torch.Tensor, at: int) -> None:
+    thread = threading.Thread(target=memset, args=(weight, at))
+    thread.start()
+    thread.join()
+
+
+def through_proc(weight: torch.Tensor, at: int) -> None:
+    """As a debugger does, not through this process's page table."""
+    with open("/proc/self/mem", "r+b", buffering=0) as memory:
+        memory.seek(weight.data_ptr() + 4 * at)
+        memory.write(np.float32(9).tobytes())
+
+
+WAYS = [memset, through_data, through_numpy, through_dlpack, by_readv, from_file, by_a_thread, through_proc]
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("size", [1, 3, 1000, LARGE, LARGE + 1, 700_001])
+def test_a_write_to_any_element_is_seen(tracking: bool, size: int, way: Callable[..., None]) -> None:
+    weight = torch.randn(size)
+    kept = Kept(weight)
+    kept.settle()
+    assert kept.watched == ({0} if tracking and size >= LARGE else set())
+    version = weight._version
+    for at in sorted({0, 1 % size, size // 3, size // 2, size - 1}):
+        way(weight, at)
+        kept.check()
+    if way is not through_dlpack:
+        assert weight._version == version
+    runs = kept.runs
+    kept.check()
+    kept.check()
+    assert kept.runs == runs
+
+
+@pytest.mark.parametrize("first", [1, 7, PAGE // 4, PAGE // 4 + 1])
+def test_views_of_one_storage_are_watched_each(tracking: bool, first: int) -> None:
+    storage = torch.randn(3 * LARGE)
+    views = storage[first : first + LARGE], storage[LARGE:].view(2, -1).t(), storage[5:-3:2]
+    kept = Kept(*views)
+    kept.settle()
+    assert len(kept.watched) == (3 if tracking else 0)
+    for at in (0, first, first + LARGE - 1, LARGE, 2 * LARGE + 17, 3 * LARGE - 4, 3 * LARGE - 1):
+        memset(storage, at)
+        kept.check()
+
+
+def test_what_is_not_written_is_not_read(tracking: bool) -> None:
+    kept = Kept(torch.randn(LARGE), torch.randn(3))
+    kept.settle()
+    group = kept.sample._group
+    sums: list[int] = []
+    of = group._inside.of
+    group._inside.of = lambda k: sums.append(k) or of(k)
+    for _ in range(5):
+        kept.check()
+    assert not sums and kept.runs == 2
+    kept.weights[0].data.copy_(kept.weights[0].clone())  # the same bits
+    kept.check()
+    assert sums == [0] * tracking and kept.runs == 2
+
+
+def test_two_prologues_of_one_weight_see_every_write_in_any_order(tracking: bool) -> None:
+    weight = torch.randn(LARGE)
+    graphs = Kept(weight), Kept(torch.randn(5), weight[3:])
+    for graph in graphs:
+        graph.settle()
+    for k, order in enumerate(itertools.product((0, 1), repeat=4)):
+        memset(weight, 5 + k * 2000)
+        weight.numpy()[5 + k * 2000] += k
+        for g in order:
+            graphs[g].check()
+    for graph in graphs:
+        graph.check()
+
+
+def test_two_compiled_graphs_of_one_weight(tracking: bool) -> None:
+    x, weight = torch.randn(1), torch.randn(300, 400)
+    first = compile_graph(capture(lambda x, w: x + (w * 2), [x, weight], static=(1,)), [x, weight])
+    second = compile_graph(capture(lambda x, w: x - (w * 3), [x, weight], static=(1,)), [x, weight])
+    for k in (0, 0, 0, 0, 0, 1, 2, 3):
+        assert torch.equal(first(x, weight)[0], x + weight * 2)
+        if k % 2:
+            assert torch.equal(second(x, weight)[0], x - weight * 3)
+        if k:
+            weight.numpy()[k * 70, 5] = k
+
+
+def in_child(work: Callable[[], None], fork: Callable[[], int] = os.fork) -> None:
+    """Run in a forked process; AssertionError if it raises there."""
+    child = fork()
+    if child == 0:
+        status = 1
+        try:
+            work()
+            status = 0
+        except BaseException as error:  # nothing of this process may go on there
+            os.write(2, repr(error).encode())
+        finally:
+            os._exit(status)
+    assert os.waitpid(child, 0)[1] == 0
+
+
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
+@pytest.mark.parametrize("fork", [os.fork, ctypes.PyDLL(None).fork], ids=["Python's", "C's"])
+def test_forked_processes_see_their_own_writes(tracking: bool, fork: Callable[[], int]) -> None:
+    weight = torch.randn(LARGE)
+    kept = Kept(weight)
+    kept.settle()
+    runs = kept.runs
+
+    def child() -> None:
+        kept.settle()
+        for at in (5, 3000, LARGE - 1):
+            memset(weight, at)
+            kept.check()
+        weight.data[7000] = 2
+        other = Kept(weight)
+        other.settle()
+        assert other.watched == kept.watched
+        if fork is os.fork:
+            assert other.watched == ({0} if tracking else set())
+
+    in_child(child, fork)
+    kept.check()
+    assert kept.runs == runs
+    weight.data[100] = 5
+    in_child(kept.settle, fork)
+    kept.check()
+    assert kept.runs == runs + 1 and kept.watched == ({0} if tracking else set())
+
+
+@TRACKED
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
+def test_a_child_that_is_forked_while_the_lock_is_held_goes_on() -> None:
+    kept = Kept(torch.randn(LARGE))
+    kept.settle()
+    tracker = written_pages._tracker()
+    assert tracker is not None
+    with tracker.lock, kept.sample._lock, written_pages._process.lock:
+        in_child(kept.check)
+    kept.check()
+
+
+def test_memory_that_another_process_writes_to(tracking: bool) -> None:
+    weight = torch.zeros(LARGE).share_memory_()
+    memory = Mapping(4 * LARGE, flags=mmap.MAP_SHARED | mmap.MAP_ANONYMOUS)
+    kept = Kept(weight, memory.tensor())
+    kept.settle()
+    assert not kept.watched
+    for shared in kept.weights:
+        in_child(lambda shared=shared: memset(shared, 6000))
+        assert shared[6000] != 0
+        kept.check()
+
+
+@pytest.mark.parametrize("mode", ["c", "r+"])
+def test_a_file_that_is_written(tracking: bool, tmp_path: Path, mode: Any) -> None:
+    path = tmp_path / "weights"
+    path.write_bytes(bytes(4 * LARGE))
+    by_numpy = torch.from_numpy(np.memmap(path, dtype=np.float32, mode=mode))
+    by_torch = torch.from_file(str(path), shared=mode == "r+", size=LARGE, dtype=torch.float32)
+    kept = Kept(by_numpy, by_torch)
+    kept.settle()
+    assert not kept.watched
+    for at in (0, 5000, LARGE - 1):
+        with path.open("r+b", buffering=0) as file:
+            file.seek(4 * at)
+            file.write(np.float32(7).tobytes())
+        assert by_torch[at] == 7
+        kept.check()
+        memset(by_numpy, at)
+        kept.check()
+
+
+@pytest.mark.parametrize("new", ["anonymous", "shared", "file"])
+def test_other_memory_at_an_equal_address(tracking: bool, tmp_path: Path, new: str) -> None:
+    memory = Mapping(8 * LARGE)
+    kept = Kept(memory.tensor()[:LARGE], memory.tensor()[LARGE:])
+    kept.weights[0].data.fill_(3)
+    kept.settle()
+    memory.free()
+    path = tmp_path / "new"
+    path.write_bytes(bytes(4 * LARGE))
+    with path.open("r+b") as file:
+        flags = mmap.MAP_SHARED if new != "anonymous" else mmap.MAP_PRIVATE
+        rest = {"file": {"file": file.fileno()}}.get(new, {})
+        flags |= 0 if new == "file" else mmap.MAP_ANONYMOUS
+        Mapping(4 * LARGE, memory.first, flags, **rest)
+        Mapping(4 * LARGE, memory.first + 4 * LARGE)
+    kept.check()
+    if tracking:
+        assert kept.watched == ({0, 1} if new == "anonymous" else {1})
+    for at in (0, 100, LARGE - 1):
+        in_child(lambda: memset(kept.weights[0], at))
+        kept.check()
+        memset(kept.weights[0], at)
+        memset(kept.weights[1], at)
+        kept.check()
+    memory.free()
+
+
+def test_memory_that_is_freed_and_given_out_again(tracking: bool) -> None:
+    reused = 0
+    kept = Kept(torch.randn(LARGE))
+    for k in range(50):
+        kept.settle()
+        address = kept.weights[0].data_ptr()
+        kept.weights = ()
+        kept.weights = (torch.full((LARGE,), float(k)) if k % 2 else torch.zeros(LARGE),)
+        reused += kept.weights[0].data_ptr() == address
+        kept.check()
+    assert reused
+
+
+@pytest.mark.parametrize("size", [PAGE, 4 << 20])
+def test_memory_that_is_given_back_reads_as_zeros(tracking: bool, size: int) -> None:
+    """With a page table of its own, of which nothing is left, and without."""
+    memory = Mapping(16 << 20)
+    weight = memory.tensor()
+    weight.data.fill_(3)
+    kept = Kept(weight)
+    kept.settle()
+    for _ in range(2):
+        memory.discard(4 << 20, size)
+        kept.check()
+        assert weight[1 << 20] == 0
+        weight.data[1 << 20] = 8
+        kept.check()
+    memory.free()
+
+
+def test_writers_and_callers_in_several_threads(tracking: bool) -> None:
+    weights = [torch.zeros(LARGE) for _ in range(3)]
+    graphs = [Kept(*weights), Kept(weights[1]), Kept(*weights[1:])]
+    errors: list[BaseException] = []
+    for graph in graphs[:2]:
+        graph.settle()
+
+    def call(graph: Kept, writes: bool) -> None:
+        generator = np.random.default_rng(graph.runs)
+        try:
+            for _ in range(60):
+                if writes:
+                    memset(weights[int(generator.integers(3))], int(generator.integers(LARGE)))
+                graph.prologue(graph.weights)
+        except BaseException as error:
+            errors.append(error)
+
+    for _ in range(3):
+        threads = [threading.Thread(target=call, args=(graph, k % 2 == 0)) for k, graph in enumerate(graphs * 2)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert not errors
+        for graph in graphs:
+            graph.check()
+
+
+SIZES = (3, 2 * PAGE // 4, LARGE, LARGE + 11)
+
+
+def any_sequence(data: st.DataObject) -> None:
+    weights = [torch.zeros(size) for size in SIZES]
+    storage = torch.zeros(LARGE + 1000)
+    weights.append(storage[data.draw(st.integers(0, 900)) :])
+    graphs = [Kept(*weights), Kept(*weights[1:4])]
+    for _ in range(data.draw(st.integers(1, 25))):
+        action = data.draw(st.sampled_from("write write write equal call call settle settle free zeros".split()))
+        k = data.draw(st.integers(0, len(weights) - 1))
+        if action in ("write", "equal"):
+            at = data.draw(st.integers(0, len(weights[k]) - 1))
+            bits = weights[k].numpy()[at : at + data.draw(st.sampled_from((1, 9000)))]
+            bits[:] = bits.copy() if action == "equal" else data.draw(st.integers(0, 3))
+        elif action == "call":
+            graphs[data.draw(st.integers(0, 1))].check()
+        elif action == "settle":
+            graphs[k % 2].settle()
+        elif k < 4:
+            weights[k] = torch.zeros(1)
+            for graph in graphs:
+                graph.weights = ()
+            weights[k] = torch.empty(SIZES[k]) if action == "free" else torch.zeros(SIZES[k])
+            torch.nan_to_num_(weights[k].data)
+            graphs[0].weights, graphs[1].weights = tuple(weights), tuple(weights[1:4])
+    for graph in graphs:
+        graph.check()
+
+
+def test_any_sequence_of_writes_calls_and_frees(tracking: bool) -> None:
+    settings(max_examples=60, deadline=None)(given(st.data())(any_sequence))()
+
+
+# What the tracker itself does.
+
+
+@TRACKED
+def test_these_tests_see_a_tracker_that_finds_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    weight = torch.randn(LARGE)
+    kept = Kept(weight)
+    kept.settle()
+    monkeypatch.setattr(written_pages._Tracker, "find_written", lambda self, ranges: None)
+    memset(weight, 5000)
+    with pytest.raises(AssertionError):
+        kept.check()
+    search = settings(max_examples=100, deadline=None, database=None, phases=[Phase.generate])
+    with pytest.raises((AssertionError, FlakyFailure)):  # where memory lies differs from one try to the next
+        search(given(st.data())(any_sequence))()
+    monkeypatch.undo()
+    kept.check()
+
+
+@TRACKED
+def test_these_tests_see_a_tracker_that_tells_only_the_one_that_asks(monkeypatch: pytest.MonkeyPatch) -> None:
+    find = written_pages._Tracker.find_written
+
+    def alone(self: Any, ranges: Any) -> None:
+        watched, self.watched = self.watched, {0: ranges}
+        find(self, ranges)
+        self.watched = watched
+
+    monkeypatch.setattr(written_pages._Tracker, "find_written", alone)
+    with pytest.raises(AssertionError):
+        test_two_prologues_of_one_weight_see_every_write_in_any_order(True)
+
+
+@TRACKED
+def test_weights_that_are_written_all_the_time_are_summed_until_they_are_left_alone() -> None:
+    kept = Kept(torch.randn(LARGE), torch.randn(LARGE))
+    for _ in range(1 + probe._FIRST_PATIENCE):
+        kept.check()
+        assert not kept.watched
+    kept.check()
+    assert kept.runs == 2
+    for k in range(6):
+        assert kept.watched == ({0, 1} if k < 4 else {1})
+        memset(kept.weights[0], 4000)
+        kept.weights[0].numpy()[5000] = k
+        kept.check()
+    runs = kept.runs
+    for _ in range(probe._PATIENCE):
+        assert kept.watched == {1}
+        kept.check()
+    assert kept.runs == runs
+    kept.check()
+    assert kept.watched == {0, 1} and kept.runs == runs
+    for _ in range(8):  # with equal bits
+        memset(kept.weights[1], 4000)
+        kept.check()
+    assert kept.watched == {0}
+    memset(kept.weights[1], 6000)
+    kept.check()
+
+
+@TRACKED
+def test_pages_are_released_when_nobody_watches_them() -> None:
+    def is_registered(place: int) -> bool:
+        inside = False
+        for line in Path("/proc/self/smaps").read_text().splitlines():
+            head = line.split()[0]
+            if "-" in head and not head.endswith(":"):
+                first, end = (int(part, 16) for part in head.split("-"))
+                inside = first <= place < end
+            elif inside and head == "VmFlags:":
+                return "uw" in line.split()  # proc_pid_smaps: userfaultfd write protection
+        raise AssertionError("no mapping")
+
+    memory = Mapping(20 * PAGE)
+    watches = [
+        Watch([(memory.first, memory.first + 10 * PAGE)]),
+        Watch([(memory.first + 5 * PAGE, memory.first + 15 * PAGE)]),
+    ]
+    places = [memory.first + k * PAGE for k in (2, 7, 12, 17)]
+    assert [is_registered(place) for place in places] == [True, True, True, False]
+    other = Mapping(PAGE)
+    del watches[0]
+    gc.collect()
+    Watch([(other.first, other.first + PAGE)])
+    assert [is_registered(place) for place in places] == [False, True, True, False]
+    assert watches[0].tracked == [0]
+    watches.clear()
+    gc.collect()
+    Watch([(other.first, other.first + PAGE)])
+    assert not any(is_registered(place) for place in places)
+    memory.free()
+    other.free()
+
+
+@TRACKED
+def test_many_written_spans_are_all_told() -> None:
+    pages = 3 * written_pages._SPANS_PER_SCAN
+    memory = Mapping(2 * pages * PAGE)
+    watch = Watch([(memory.first + k * PAGE, memory.first + (k + 1) * PAGE) for k in range(2 * pages)])
+    assert watch.written() == list(range(2 * pages))
+    torch.sum(memory.tensor())  # pages that are not there are told until somebody reads them
+    watch.written()
+    assert watch.written() is None
+    for k in range(0, 2 * pages, 2):
+        memory.tensor()[k * PAGE // 4 + 5] = 3
+    assert watch.written() == list(range(0, 2 * pages, 2))
+    assert watch.written() is None
+    memory.free()
+
+
+@TRACKED
+def test_an_exception_between_a_scan_and_its_marks_hides_no_write(monkeypatch: pytest.MonkeyPatch) -> None:
+    weight = torch.randn(LARGE)
+    graphs = Kept(weight), Kept(weight)
+    for interrupted in (written_pages._Tracker, "_mark"), (probe._Sums, "of"):
+        for graph in graphs:
+            graph.settle()
+        weight.numpy()[5000] += 1
+
+        def interrupt(*args: Any) -> None:
+            raise KeyboardInterrupt
+
+        monkeypatch.setattr(*interrupted, interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            graphs[0].check()
+        monkeypatch.undo()
+        for graph in graphs:
+            graph.check()
+
+
+@TRACKED
+@pytest.mark.parametrize("reason", [errno.ENOSYS, errno.EBADF, errno.ENOMEM])
+def test_a_scan_that_fails_turns_tracking_off(monkeypatch: pytest.MonkeyPatch, reason: int) -> None:
+    begin_anew(monkeypatch)
+    memory = Mapping(4 * LARGE)
+    kept = Kept(memory.tensor())
+    kept.settle()
+    assert kept.watched == {0}
+    ioctl = written_pages.fcntl.ioctl
+
+    def fail(descriptor: int, request: int, *rest: Any) -> int:
+        if request == written_pages._SCAN:
+            raise OSError(reason, os.strerror(reason))
+        return ioctl(descriptor, request, *rest)
+
+    monkeypatch.setattr(written_pages.fcntl, "ioctl", fail)
+    for at in (5000, 6000, 3):
+        memset(kept.weights[0], at)
+        kept.check()
+    assert not kept.watched
+    assert why_not_tracked() == f"PAGEMAP_SCAN: {os.strerror(reason)}" and not is_available()
+    memory.free()
+
+
+@TRACKED
+def test_memory_that_somebody_else_registered_is_summed(monkeypatch: pytest.MonkeyPatch) -> None:
+    memory = Mapping(8 * LARGE)
+    first = Kept(memory.tensor()[:LARGE])
+    first.settle()
+    begin_anew(monkeypatch)  # a userfaultfd of its own
+    second = Kept(memory.tensor()[:LARGE], memory.tensor()[LARGE + 3 * PAGE :])
+    second.settle()
+    assert second.watched == {1}
+    for at in (3000, 4000):
+        memset(second.weights[0], at)
+        second.check()
+    memory.free()
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "reason"),
+    [
+        ("sys.platform", "darwin", "64-bit Linux only"),
+        ("platform.machine", lambda: "riscv64", "number on riscv64 is unknown"),
+        ("_API_VERSION", 0xAB, "it came with Linux 6.7"),
+    ],
+)
+def test_why_not_tracked(monkeypatch: pytest.MonkeyPatch, name: str, value: Any, reason: str) -> None:
+    if platform.machine() not in written_pages._SYSCALL_NUMBERS:
+        pytest.skip(f"nothing is tracked on {platform.machine()}")
+    if name == "_API_VERSION" and not is_available():
+        pytest.skip(str(why_not_tracked()))
+    begin_anew(monkeypatch)
+    monkeypatch.setattr(f"{written_pages.__name__}.{name}", value)
+    found = why_not_tracked()
+    assert found is not None and reason in found and not is_available()
+    assert Watch([(0, PAGE)]).written() is None
+
+
+@TRACKED
+@pytest.mark.skipif(os.getuid() != 0, reason="only root becomes somebody else")
+def test_ordinary_users_can_track() -> None:
+    def as_nobody() -> None:
+        os.setgid(65534)
+        os.setuid(65534)
+        assert (
+            ctypes.CDLL(None).prctl(4, 1) == 0
+        )  # PR_SET_DUMPABLE: its own /proc is closed to a process that has just changed its user
+        assert why_not_tracked() is None
+        weight = torch.randn(LARGE)
+        kept = Kept(weight)
+        kept.settle()
+        for way in (memset, by_readv):
+            way(weight, 5000)
+            kept.check()
+        assert kept.watched == {0}
+
+    Kept(torch.zeros(3)).check()  # compiles the checksum
+    in_child(as_nobody)
