@@ -193,6 +193,8 @@ class _Sample:
         self._group = _Group(self._entry, self._spans, candidates)
         if old is None or old.look()[0] or old.watch.tracked != old.tracked:
             self._edition = next(_editions)
+        if old is not None:
+            old.watch.close()
         self._in_a_row = {}
         self._quiet = 0
         self._is_looking = False
