@@ -9,13 +9,17 @@ import os
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
+import pytest
 import torch
 from torch import fx
 
 from treadle_codegen import CodegenOptions
 from treadle_codegen.rewrite.static import Prologue
+from treadle_codegen.targets.cpp import written_pages
 from treadle_codegen.targets.cpp.probe import _FIRST_PATIENCE, PROBE
 from treadle_codegen.targets.cpp.renderer import CppRenderer
+from treadle_codegen.targets.cpp.written_pages import _Process, is_available, why_not_tracked
 
 PAGE = mmap.PAGESIZE
 LARGE = 40 * PAGE // 4
@@ -94,3 +98,39 @@ class Mapping:
 
     def free(self) -> None:
         assert self._libc.munmap(self.first, self.size) == 0
+
+
+TRACKED = pytest.mark.skipif(not is_available(), reason=str(why_not_tracked()))
+
+
+def begin_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is known of this process is forgotten until the end of the test."""
+    monkeypatch.setattr(written_pages, "_process", _Process())
+
+
+def memset(weight: torch.Tensor, at: int) -> None:
+    ctypes.memset(weight.data_ptr() + at * 4, 0x41, 4)
+
+
+def by_readv(weight: torch.Tensor, at: int) -> None:
+    """The kernel writes."""
+    out, into = os.pipe()
+    os.write(into, np.float32(3.5).tobytes())
+    assert os.readv(out, [memoryview(weight.numpy())[at : at + 1].cast("B")]) == 4
+    os.close(out)
+    os.close(into)
+
+
+def in_child(work: Callable[[], None], fork: Callable[[], int] = os.fork) -> None:
+    """Run in a forked process; AssertionError if it raises there."""
+    child = fork()
+    if child == 0:
+        status = 1
+        try:
+            work()
+            status = 0
+        except BaseException as error:  # nothing of this process may go on there
+            os.write(2, repr(error).encode())
+        finally:
+            os._exit(status)
+    assert os.waitpid(child, 0)[1] == 0

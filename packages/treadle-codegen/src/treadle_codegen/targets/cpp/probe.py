@@ -140,7 +140,7 @@ class _Sample:
         self._begin()
 
     def _begin(self) -> None:
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # a signal handler's or finalizer's call may come while this thread looks
         self._group: _Group | None = None
         self._edition = 0
         self._is_looking = False
@@ -153,7 +153,9 @@ class _Sample:
         if self._process is not process():
             self._begin()  # a forked child: the lock may be held by a thread that is not there, and nothing is watched
         with self._lock:
-            if self._is_looking:  # an exception, of a signal handler say, cut it short
+            if (
+                self._is_looking
+            ):  # an exception, of a signal handler say, cut it short, or it is this very call that came between
                 self._group = None
             self._is_looking = True
             if self._group is None:

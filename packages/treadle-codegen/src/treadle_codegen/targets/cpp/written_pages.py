@@ -82,7 +82,8 @@ class _Tracker:
 
     def __init__(self) -> None:
         """Raises OSError with the reason where the kernel does not track writes."""
-        self.lock = threading.Lock()
+        # The thread that holds it may come again: a signal handler or a finalizer of the program's can call a compiled graph at any time.
+        self.lock = threading.RLock()
         self.watched: dict[int, _Ranges] = {}
         self.dead: list[int] = []  # keys of `watched`; appended to by finalizers, which can run while the lock is held
         self.broken: str | None = None
@@ -146,24 +147,26 @@ class _Tracker:
         self._is_scanning = False
 
     def register(self, ranges: _Ranges) -> None:
-        """Protect the pages of all ranges, if it has to be again. Ranges that cannot be watched are taken out."""
+        """Protect the pages of all ranges, if it has to be again. Ranges that cannot be watched are taken out. For all who watch those
+        pages they count as written: other memory may be there, which brought marks of its own from where it was (`mremap`)."""
         private = _private_memory()
-        ranges.scans = []
+        scans: list[array[int]] = []
         lost = [r for r in ranges.ranges if _around(private, r.first, r.end) is None]
         for span in _joined([(r.first, r.end) for r in ranges.ranges if r not in lost], private):
             scan = self._scan_argument(span)
             try:
                 self._register(span)
                 self._note(scan, fcntl.ioctl(self._pagemap, _SCAN, scan, True))
-                ranges.scans.append(scan)
+                scans.append(scan)
             except OSError:  # somebody else's userfaultfd, too many mappings, or memory that has just gone
-                self._mark(*span)
                 lost += [r for r in ranges.ranges if span[0] <= r.first < span[1]]
+            self._mark(*span)
+        ranges.scans = scans
         ranges.ranges = [r for r in ranges.ranges if r not in lost]
         ranges.written = True
 
     def _begin_scanning(self) -> None:
-        if self._is_scanning:  # an exception, of a signal handler say, came between the last scan and its marks
+        if self._is_scanning:  # an exception, or a call by a signal handler, came between the last scan and its marks
             self._mark(0, sys.maxsize)
         self._is_scanning = True
 
@@ -196,18 +199,19 @@ class _Tracker:
             found = fcntl.ioctl(self._pagemap, _SCAN, scan, True)
 
     def _mark(self, first: int, end: int) -> None:
-        for ranges in self.watched.values():
+        for ranges in list(self.watched.values()):
             for r in ranges.ranges:
                 if r.first < end and first < r.end:
                     r.written = ranges.written = True
 
     def forget_dead(self) -> None:
-        gone: list[_Range] = []
+        """Release the pages that only watches of the past were about."""
+        gone: list[array[int]] = []
         while self.dead:
-            gone += self.watched.pop(self.dead.pop()).ranges
-        kept = [(r.first, r.end) for ranges in self.watched.values() for r in ranges.ranges]
-        for span in _joined([(r.first, r.end) for r in gone], [(0, sys.maxsize)], gap=0):
-            for part in _without(span, kept):
+            gone += self.watched.pop(self.dead.pop()).scans
+        kept = [(scan[_FIRST], scan[_END]) for ranges in list(self.watched.values()) for scan in ranges.scans]
+        for scan in gone:
+            for part in _without((scan[_FIRST], scan[_END]), kept):
                 self._unregister(part)
 
 
@@ -261,11 +265,11 @@ def _around(spans: Iterable[Span], first: int, end: int) -> Span | None:
     return next((s for s in spans if s[0] <= first and end <= s[1]), None)
 
 
-def _joined(spans: Iterable[Span], inside: Sequence[Span], gap: int = _GAP) -> list[Span]:
-    """Spans in ascending order, those joined that overlap or are at most `gap` bytes apart with only memory of `inside` between."""
+def _joined(spans: Iterable[Span], inside: Sequence[Span]) -> list[Span]:
+    """Spans in ascending order, those joined that overlap or are at most `_GAP` bytes apart with only memory of `inside` between."""
     joined: list[Span] = []
     for first, end in sorted(spans):
-        if joined and first <= joined[-1][1] + gap and _around(inside, joined[-1][0], max(end, joined[-1][1])):
+        if joined and first <= joined[-1][1] + _GAP and _around(inside, joined[-1][0], max(end, joined[-1][1])):
             joined[-1] = (joined[-1][0], max(end, joined[-1][1]))
         else:
             joined.append((first, end))
@@ -331,7 +335,7 @@ class _Process:
 
     def __init__(self) -> None:
         self.id = os.getpid()
-        self.lock = threading.Lock()
+        self.lock = threading.RLock()
         self.tracker: _Tracker | None = None
         self.why_not: str | None = None
 
@@ -340,8 +344,8 @@ class _Process:
             if self.tracker is None and self.why_not is None:
                 try:
                     self.tracker = _Tracker()
-                except OSError as error:
-                    self.why_not = error.strerror or str(error)
+                except (OSError, AttributeError) as error:  # AttributeError: the C library has no syscall()
+                    self.why_not = getattr(error, "strerror", None) or str(error)
 
 
 _keys = itertools.count()
