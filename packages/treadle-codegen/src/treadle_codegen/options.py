@@ -23,9 +23,10 @@ class CodegenOptions:
 
     threads: OpenMP threads for kernels; 1 emits no OpenMP at all, 0 means what `torch.get_num_threads()` says.
     pack_weights: compute what depends on parameters alone once (packed convolution weights, folded batch norms), and again
-        when a parameter changes; changes are seen by address, version counter, and a checksum that is made on every call.
+        when a parameter changes; changes are seen by address, version counter, and bits: the kernel tells which pages were written,
+        or a checksum is made on every call.
     frozen_weights: the user's promise that parameters are written only through themselves, never behind their version counters
-        (`.data`, `.numpy()`, DLPack, C). Then no checksum is made.
+        (`.data`, `.numpy()`, DLPack, C). Then nothing is asked and no checksum made.
     verify: check the contract of every pass after it has run; a violation raises InternalError with the pass's name.
     dump_passes: a directory that receives what every pass makes, one folder per graph, one numbered text file per pass.
     max_fusion_members: most loops that are fused into one kernel.

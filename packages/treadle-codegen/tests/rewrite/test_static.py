@@ -137,6 +137,23 @@ def test_values_are_computed_again_after_a_change() -> None:
     assert (counted.runs, counted.probes) == (4, 2)
 
 
+def test_a_write_while_the_values_are_computed_is_found_by_the_next_call() -> None:
+    counted, w = Counted(), torch.ones(3)
+
+    def written_meanwhile(w: torch.Tensor) -> torch.Tensor:
+        result = w * 2
+        if counted.bits == 7:
+            counted.bits = 8
+            w.data.add_(1)
+        return result
+
+    g = fx.Graph()
+    g.output((g.call_function(written_meanwhile, (g.placeholder("w"),)),))
+    counted.prologue.graph = fx.GraphModule({}, g)
+    assert torch.equal(counted.prologue([None, w])[0], torch.full((3,), 2.0))
+    assert torch.equal(counted.prologue([None, w])[0], torch.full((3,), 4.0))
+
+
 def test_values_have_no_gradient() -> None:
     counted = Counted()
     weight = torch.nn.Parameter(torch.ones(3))

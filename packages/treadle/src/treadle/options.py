@@ -144,8 +144,8 @@ OPTIONS: tuple[Option, ...] = (
         "frozen_weights",
         bool,
         False,
-        "True: nobody writes to parameters behind their version counters (through .data, .numpy(), DLPack or C), so packed weights need no "
-        "checksum in every call, and those of linear layers are packed as well. False: such writes are seen, too",
+        "True: nobody writes to parameters behind their version counters (through .data, .numpy(), DLPack or C), so calls do "
+        "not look for such writes, and the weights of linear layers are packed as well. False: such writes are seen, too",
         owner="codegen",
     ),
     Option(

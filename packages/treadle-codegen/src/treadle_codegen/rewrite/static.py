@@ -29,7 +29,7 @@ class Prologue:
 
     - lies elsewhere in memory (`weight.data = ...`, a new parameter), or
     - has another version: every in-place operation counts it up, through `detach()` and under `no_grad` as well, or
-    - holds other bits, which `probe` reads on every call: writes through `.data`, NumPy, DLPack or C leave no trace but in memory.
+    - holds other bits, which `probe` knows on every call: writes through `.data`, NumPy, DLPack or C leave no trace but in memory.
       None: the user has promised that there are none (`frozen_weights`).
     """
 
@@ -37,25 +37,25 @@ class Prologue:
         self.graph = graph
         self.positions = positions
         self.probe = probe
-        self._pointers: list[int] = []
-        self._versions: list[int] = []
-        self._bits = 0
-        self._sample: Callable[[], int] = _nothing
-        self._values: tuple[Any, ...] = ()
+        # Pointers, versions, what samples the inputs, its last answer, and the values. One tuple: other threads read it.
+        self._kept: tuple[list[int], list[int], Callable[[], int], int, tuple[Any, ...]] = ([], [], _nothing, 0, ())
 
     def __call__(self, args: Sequence[Any]) -> tuple[Any, ...]:
         """The derived values for these arguments of the graph."""
         tensors = [args[k] for k in self.positions]
         pointers = [t.data_ptr() for t in tensors]
         versions = [t._version for t in tensors]
-        if pointers != self._pointers:
-            self._sample = _nothing if self.probe is None else self.probe(tensors)
-        elif versions == self._versions and self._sample() == self._bits:
-            return self._values
+        known, known_versions, sample, known_bits, values = self._kept
+        if pointers != known:
+            sample = _nothing if self.probe is None else self.probe(tensors)
+        # Before the values are computed, so that the next call finds what another thread writes meanwhile.
+        bits = sample()
+        if pointers == known and versions == known_versions and bits == known_bits:
+            return values
         with torch.no_grad():
-            self._values = tuple(self.graph.forward(*[t.detach() for t in tensors]))
-        self._pointers, self._versions, self._bits = pointers, versions, self._sample()
-        return self._values
+            values = tuple(self.graph.forward(*[t.detach() for t in tensors]))
+        self._kept = pointers, versions, sample, bits, values
+        return values
 
 
 def is_static_input(node: fx.Node) -> bool:

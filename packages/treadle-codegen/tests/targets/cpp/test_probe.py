@@ -49,7 +49,8 @@ def test_every_element_of_a_large_tensor_is_seen(shape):
     if len(shape) == 4:
         weight = weight.to(memory_format=torch.channels_last)
     run, expected = doubled(weight)
-    assert torch.equal(run(), expected())
+    for _ in range(5):  # then the kernel watches it, where it does
+        assert torch.equal(run(), expected())
     version = weight._version
     generator = torch.Generator().manual_seed(0)
     for at in torch.randint(weight.numel(), (50,), generator=generator).tolist():
@@ -78,7 +79,8 @@ def test_writes_to_all_elements_or_the_last_of_a_large_tensor_are_seen(shape):
     if len(shape) == 4:
         weight = weight.to(memory_format=torch.channels_last)
     run, expected = doubled(weight)
-    assert torch.equal(run(), expected())
+    for _ in range(5):
+        assert torch.equal(run(), expected())
     weight.data.mul_(1.5)
     assert torch.equal(run(), expected())
     weight.data[tuple(n - 1 for n in shape)] = 7
