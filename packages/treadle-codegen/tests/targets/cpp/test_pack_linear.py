@@ -202,34 +202,30 @@ def _behind_pytorch(w: torch.Tensor) -> None:
     ctypes.memset(w.data_ptr(), 0, w.nbytes)
 
 
+# each change, and whether it is seen under the promise that nobody writes behind version counters
+_CHANGES: dict[str, tuple[Callable[[Any], object], bool]] = {
+    "in place": (lambda m: m.weight.mul_(2), True),
+    "detached": (lambda m: m.weight.detach().add_(1), True),
+    "state dict": (lambda m: m.load_state_dict({"weight": torch.ones(24, 17), "bias": torch.zeros(24)}), True),
+    "data replaced": (lambda m: setattr(m.weight, "data", torch.randn(24, 17)), True),
+    "through data": (lambda m: m.weight.data.mul_(-1), False),
+    "NumPy": (lambda m: m.weight.data.numpy().fill(3), False),
+    "behind PyTorch": (lambda m: _behind_pytorch(m.weight), False),
+}
+_SEEN = [(name, frozen) for name, (_, always) in _CHANGES.items() for frozen in (False, True) if always or not frozen]
+
+
 @pytest.mark.usefixtures("small")
-@pytest.mark.parametrize("computed_anew", [False, True])
-@pytest.mark.parametrize(
-    ("change", "is_seen_when_frozen"),
-    [
-        (lambda m: m.weight.mul_(2), True),
-        (lambda m: m.weight.detach().add_(1), True),
-        (lambda m: m.load_state_dict({"weight": torch.ones(24, 17), "bias": torch.zeros(24)}), True),
-        (lambda m: setattr(m.weight, "data", torch.randn(24, 17)), True),
-        (lambda m: m.weight.data.mul_(-1), False),
-        (lambda m: m.weight.data.numpy().fill(3), False),
-        (lambda m: _behind_pytorch(m.weight), False),
-    ],
-    ids=["in place", "detached", "state dict", "data replaced", "through data", "NumPy", "behind PyTorch"],
-)
+@pytest.mark.parametrize(("change", "frozen"), _SEEN)
 @torch.no_grad()
-def test_a_changed_weight_is_packed_again(
-    change: Callable[[Any], object], is_seen_when_frozen: bool, computed_anew: bool, cache: Path, monkeypatch: Any
-) -> None:
-    frozen = not computed_anew
-    if frozen and not is_seen_when_frozen:
-        pytest.skip("the user promised that nobody does it")
+def test_a_changed_weight_is_packed_again(change: str, frozen: bool, cache: Path, monkeypatch: Any) -> None:
     monkeypatch.setattr("treadle_codegen.pipeline.rewrites_for", lambda target, options: target.rewrites)
     module, x = torch.nn.Linear(17, 24), torch.randn(9, 17)
     inputs = [x, module.weight, module.bias]
     compiled = compiled_of(linear, inputs, (1, 2), cache, frozen_weights=frozen)
+    assert compiled.ir_text.count(LINEAR) == 1
     before = compiled(*inputs)[0]
-    change(module)
+    _CHANGES[change][0](module)
     assert not torch.allclose(before, module(x), atol=1e-2)
     assert_as_exact_as_eager(compiled(*inputs)[0], linear, inputs)
 
@@ -278,6 +274,30 @@ def test_the_first_number_of_rows_decides(cache: Path) -> None:
     inputs = [torch.randn(2, 512), torch.randn(520, 512), torch.randn(520)]
     compiled = compile_graph(gm, inputs, options=CodegenOptions(frozen_weights=True, cache_dir=cache, threads=1))
     assert LINEAR not in compiled.ir_text
+
+
+@pytest.mark.usefixtures("small")
+def test_a_symbolic_batch_of_transposed_matrices(cache: Path) -> None:
+    """`matmul` expands the weight over a batch that nobody knows."""
+    env = ShapeEnv()
+    mode = fake_mode(shape_env=fake_shape_env(env))
+    batch = env.create_symbol(3, "batch", "dynamic")
+    fakes = [
+        fake_tensor(mode, torch.empty(3, 17, 4), [batch, None, None], source="x"),
+        fake_tensor(mode, torch.empty(24, 17), [None, None], source="w"),
+    ]
+
+    def fn(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        return F.linear(x.transpose(1, 2), w).relu()
+
+    with symbolic_dispatch():
+        gm = capture(fn, fakes, (1,), mode=mode)
+    inputs = [torch.randn(3, 17, 4), torch.randn(24, 17)]
+    compiled = compile_graph(gm, inputs, options=CodegenOptions(frozen_weights=True, cache_dir=cache, threads=1))
+    assert compiled.ir_text.count(LINEAR) == 1
+    for size in (3, 1, 7, 0):
+        inputs[0] = torch.randn(size, 17, 4)
+        assert_as_exact_as_eager(compiled(*inputs)[0], fn, inputs)
 
 
 @needs_bfloat16
