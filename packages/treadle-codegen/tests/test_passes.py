@@ -33,12 +33,12 @@ def test_every_pass_is_dumped_by_name(tmp_path: Path) -> None:
     assert sorted(path.name for path in (tmp_path / "dumps").iterdir()) == ["graph-0", "graph-1"]
     files = {path.name: path.read_text() for path in (tmp_path / "dumps" / "graph-0").iterdir()}
     assert list(sorted(files)) == [
-        "00-fold_batch_norm.txt", "01-pack_convolutions.txt", "02-lay_out_weights.txt", "03-release_biases.txt",
-        "04-hoist_static.txt", "05-lower.txt", "06-fuse.txt", "07-render.txt", "08-host.txt",
+        "00-fold_batch_norm.txt", "01-pack_convolutions.txt", "02-release_biases.txt", "03-pack_linears.txt",
+        "04-lay_out_weights.txt", "05-hoist_static.txt", "06-lower.txt", "07-fuse.txt", "08-render.txt", "09-host.txt",
     ]  # fmt: skip
-    assert "aten.mm.default" in files["00-fold_batch_norm.txt"] and "prologue" in files["04-hoist_static.txt"]
-    assert files["05-lower.txt"].startswith("program inputs") and "section" in files["06-fuse.txt"]
-    assert "segment_0" in files["07-render.txt"] and "def run(" in files["08-host.txt"]
+    assert "aten.mm.default" in files["00-fold_batch_norm.txt"] and "prologue" in files["05-hoist_static.txt"]
+    assert files["06-lower.txt"].startswith("program inputs") and "section" in files["07-fuse.txt"]
+    assert "segment_0" in files["08-render.txt"] and "def run(" in files["09-host.txt"]
 
 
 def test_nothing_is_dumped_unasked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -24,7 +24,7 @@ from treadle_codegen.kept_graphs.store import find_built, keep_built
 from treadle_codegen.lower.program import lower_graph
 from treadle_codegen.options import CodegenOptions
 from treadle_codegen.passes import Passes, require
-from treadle_codegen.rewrite.pipeline import rewrite_early, rewrite_graph
+from treadle_codegen.rewrite.pipeline import Rewrite, rewrite_early, rewrite_graph
 from treadle_codegen.rewrite.static import Prologue
 from treadle_codegen.schedule.directions import alternate_directions
 from treadle_codegen.schedule.fuse import Node, fuse
@@ -188,6 +188,12 @@ def identity_of_kept(options: CodegenOptions) -> str | None:
     return identity_of(target, options) if why_not_kept(target, options) is None else None
 
 
+def rewrites_for(target: Target, options: CodegenOptions) -> list[Rewrite]:
+    """The target's own rewrites that pay off, given what it costs to check on every call that the weights did not change."""
+    cheap = options.frozen_weights or (target.cheap_probe is not None and target.cheap_probe())
+    return [rewrite for rewrite in target.rewrites if cheap or rewrite not in target.frozen_rewrites]
+
+
 def _compile(
     gm: torch.fx.GraphModule,
     example_inputs: Sequence[Any],
@@ -205,7 +211,7 @@ def _compile(
             gm = rewrite_early(gm, record.early_rewrites, phase.check)
     if options.pack_weights and (probe is not None or options.frozen_weights):
         with phase("rewrite"):
-            rewrites = [r for r in record.rewrites if options.frozen_weights or r not in record.frozen_rewrites]
+            rewrites = rewrites_for(record, options)
             gm, prologue = rewrite_graph(gm, example_inputs, rewrites, record.fake_rules, phase.check)
     probed = probe if prologue is not None and not options.frozen_weights else None
     with phase("lower"):

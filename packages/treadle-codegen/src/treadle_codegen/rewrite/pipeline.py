@@ -120,7 +120,7 @@ def convolves(node: fx.Node) -> bool:
 
 def _gains(node: fx.Node) -> bool:
     record = operator_record(node.target) if node.op == "call_function" else None
-    return convolves(node) or (record is not None and record.right_operand is not None)
+    return record is not None and record.kind in (Kind.CONVOLUTION, Kind.MATMUL)
 
 
 def why_not_rewrite(gm: fx.GraphModule, example_inputs: Sequence[Any]) -> str | None:

@@ -137,7 +137,9 @@ class Target:
     costs: the numbers by which lowering, fusion and memory planning choose.
     early_rewrites: rewrites that change layouts or dtypes inside a graph, with static inputs or without; run first.
     rewrites: graph rewrites that pay off on it, run in this order after those that always pay off.
-    frozen_rewrites: those of them that pay off only with `frozen_weights`: a checksum of the weights takes as long as they save.
+    frozen_rewrites: those of them that pay off only where checking that the weights did not change is cheap: with `frozen_weights`, or
+        where `cheap_probe` says so. A checksum of the weights takes as long as they save.
+    cheap_probe: whether in this process the probe takes microseconds, whatever the size of the weights. None: it does not.
     fake_rules: fake implementations of what its rewrites call and PyTorch has no fake kernel for.
     externs: callables that replace the operator of that overload's name, with the same arguments.
     why_not_local_row: why a kernel cannot keep a row of that temporary inside (None: only a row that is too long for the options cannot).
@@ -161,6 +163,7 @@ class Target:
     early_rewrites: tuple[EarlyRewrite, ...] = ()
     rewrites: tuple[Rewrite, ...] = ()
     frozen_rewrites: frozenset[Rewrite] = frozenset()
+    cheap_probe: Callable[[], bool] | None = None
     fake_rules: Mapping[Any, Callable[..., Any]] = field(default_factory=dict)
     externs: Mapping[str, Callable[..., Any]] = field(default_factory=dict)
     why_not_local_row: Callable[[Kernel, str], str | None] | None = None

@@ -9,11 +9,11 @@ import torch
 from treadle_codegen.costs import Costs
 from treadle_codegen.ir.ops import BUFFER_DTYPES, COMPLEX_PARTS
 from treadle_codegen.rewrite.pipeline import EarlyRewrite
+from treadle_codegen.targets.cpp import pack_convolution, pack_linear
 from treadle_codegen.targets.cpp.build import processor_identity, stop_background_compilers
 from treadle_codegen.targets.cpp.clock import CpuClock
 from treadle_codegen.targets.cpp.entries import PointerTable
 from treadle_codegen.targets.cpp.huge_pages import on_huge_pages
-from treadle_codegen.targets.cpp.pack_convolution import FAKE_RULES, pack_convolutions
 from treadle_codegen.targets.cpp.probe import PROBE
 from treadle_codegen.targets.cpp.renderer import CppRenderer
 from treadle_codegen.targets.cpp.weight_layout import lay_out_weights, release_biases
@@ -51,11 +51,12 @@ CPP = Target(
         seconds_per_kernel=0.1,  # g++ -O3, header-free
     ),
     early_rewrites=(EarlyRewrite(compute_in_float32, is_slow_product),),
-    rewrites=(pack_convolutions, lay_out_weights, release_biases),
-    # One thread of an EPYC, torch 2.13, a whole call with weights laid out and checked, laid out and frozen, as they are: BERT (13 MB)
-    # 12.7, 11.5, 11.8 ms; mixer_s16 (72 MB) 89, 86, 88 ms. Packed convolutions gain more: resnet18 (47 MB) 38, 35, 41 ms.
-    frozen_rewrites=frozenset((lay_out_weights,)),
-    fake_rules=FAKE_RULES,
+    rewrites=(pack_convolution.pack_convolutions, release_biases, pack_linear.pack_linears, lay_out_weights),
+    # One thread of an EPYC, torch 2.13. Row-major weights save less than a checksum of them costs; a whole call with row-major weights
+    # and a checksum, without a checksum, with weights as they are: BERT (13 MB) 12.7, 11.5, 11.8 ms; mixer_s16 (72 MB) 89, 86, 88 ms.
+    # Packed for oneDNN and frozen: 10.7 and 75 ms. Packed convolutions gain with a checksum, too: resnet18 (47 MB) 38, 35, 41 ms.
+    frozen_rewrites=frozenset((pack_linear.pack_linears, lay_out_weights)),
+    fake_rules=pack_convolution.FAKE_RULES | pack_linear.FAKE_RULES,
     interrupt_builds=stop_background_compilers,
     clock=CpuClock,
     identity=processor_identity,

@@ -23,16 +23,18 @@ from treadle_shapes.torch import Kind
 from treadle_shapes.torch import operator as operator_record
 
 aten = torch.ops.aten
-_MAX_BYTES = (
-    1 << 30
-)  # of all weight copies of one graph together; beyond that memory matters more than a tenth of the time
+# Of all weight copies of one graph together; beyond that memory matters more than a tenth of the time.
+MAX_BYTES = 1 << 30
 
 
 def lay_out_weights(graph: fx.Graph, mode: FakeTensorMode) -> int:
     """Give every matrix product with a static, transposed right operand a row-major copy of it. Returns how many changed."""
     static = static_nodes(graph)
     copies: dict[fx.Node, fx.Node] = {}
-    spent = changed = 0
+    spent, changed = (
+        sum(_bytes(node) for node in graph.nodes if node.meta.get("opaque")),
+        0,
+    )  # packed weights count as well
     for node in list(graph.nodes):
         record = operator_record(node.target)
         position = None if record is None else record.right_operand
@@ -46,10 +48,15 @@ def lay_out_weights(graph: fx.Graph, mode: FakeTensorMode) -> int:
                 dense = insert_call(graph, mode, weight, _row_major, weight)
             dense.target, dense.kwargs = aten.clone.default, {"memory_format": torch.contiguous_format}
             copies[weight] = dense
-            spent += weight.meta["val"].numel() * weight.meta["val"].dtype.itemsize
+            spent += _bytes(weight)
         node.replace_input_with(weight, copies[weight])
         changed += 1
     return changed
+
+
+def _bytes(node: fx.Node) -> int:
+    value: torch.Tensor = node.meta["val"]
+    return value.numel() * value.dtype.itemsize
 
 
 def has_one_row(left: Any) -> bool:
@@ -68,7 +75,7 @@ def why_not_copy(weight: Any, static: set[fx.Node], spent: int) -> str | None:
         return "not a floating-point product on the CPU"
     if not all(isinstance(n, int) for n in value.shape) or value.numel() == 0:
         return "symbolic or empty"
-    return "too much memory for copies" if spent + value.numel() * value.dtype.itemsize > _MAX_BYTES else None
+    return "too much memory for copies" if spent + value.numel() * value.dtype.itemsize > MAX_BYTES else None
 
 
 def _row_major(x: torch.Tensor) -> torch.Tensor:
