@@ -54,19 +54,24 @@ def test_arguments_come_from_the_table(driver: Driver) -> None:
 
 
 @pytest.mark.parametrize(
-    ("capability", "version", "is_early"), [(9, 12030, True), (10, 13000, True), (8, 13000, False), (9, 12020, False)]
+    ("capability", "version", "waits", "is_early"),
+    [(9, 12030, 1, True), (10, 13000, 1, True), (8, 13000, 1, False), (9, 12020, 1, False), (9, 13000, 0, False)],
 )
-def test_kernels_begin_early_where_the_device_and_its_driver_can(
-    driver: Driver, capability: int, version: int, is_early: bool
+def test_kernels_that_wait_begin_early_where_the_device_and_its_driver_can(
+    driver: Driver, capability: int, version: int, waits: int, is_early: bool
 ) -> None:
     driver.library.fake_versions(capability, version)
     try:
-        slots, plain = table(0x10, 7), "launch k_pl 2 1 1 threads 128 shared 0 stream 77: 16 7"
-        result, calls = launch(Driver(driver.path), slots, [("k_pl", (1, 2), [Dimension(9, 8)])] * 2)
+        launcher = Driver(driver.path).launcher
+        kernel = launcher.load(0, b"", facts("k_pl", waits=waits), 1)
+        segment = launcher.segment(0, [(Launch("k_pl", (1, 2), (Dimension(9, 8),)), kernel)] * 2, 16)
     finally:
         driver.library.fake_versions(8, 13000)
-    assert result == 0
-    assert calls == ["early 1 6 1", plain] * 2 if is_early else calls == [plain] * 2
+    driver.calls()
+    assert launcher.launch(segment.address, ctypes.addressof(table(0x10, 7)), STREAM) == 0
+    calls = [line for line in driver.calls() if line not in ("push 0", "pop")]
+    plain = "launch k_pl 2 1 1 threads 128 shared 0 stream 77: 16 7"
+    assert calls == (["early 1 6 1", plain] * 2 if is_early else [plain] * 2)
 
 
 def test_hidden_parameters_are_null(driver: Driver) -> None:

@@ -9,7 +9,7 @@ import torch
 from treadle_codegen.costs import Costs
 from treadle_codegen.ir.ops import BUFFER_DTYPES, COMPLEX_PARTS
 from treadle_codegen.rewrite.pipeline import EarlyRewrite
-from treadle_codegen.targets.cpp import pack_convolution, pack_linear
+from treadle_codegen.targets.cpp import pack_convolution, pack_linear, written_pages
 from treadle_codegen.targets.cpp.build import processor_identity, stop_background_compilers
 from treadle_codegen.targets.cpp.clock import CpuClock
 from treadle_codegen.targets.cpp.entries import PointerTable
@@ -56,6 +56,7 @@ CPP = Target(
     # and a checksum, without a checksum, with weights as they are: BERT (13 MB) 12.7, 11.5, 11.8 ms; mixer_s16 (72 MB) 89, 86, 88 ms.
     # Packed for oneDNN and frozen: 10.7 and 75 ms. Packed convolutions gain with a checksum, too: resnet18 (47 MB) 38, 35, 41 ms.
     frozen_rewrites=frozenset((pack_linear.pack_linears, lay_out_weights)),
+    cheap_probe=written_pages.is_available,
     fake_rules=pack_convolution.FAKE_RULES | pack_linear.FAKE_RULES,
     interrupt_builds=stop_background_compilers,
     clock=CpuClock,

@@ -106,6 +106,7 @@ def compile_kernel(request: dict[str, Any]) -> tuple[bytes, dict[str, Any]]:
         if name == "ptx":
             parameters = _parameters(made)
             facts["hidden_parameters"] = parameters[len(request["signature"]) :]
+            facts["waits"] = int("griddepcontrol.wait" in made)
             facts["local_bytes"] = sum(map(int, _LOCAL.findall(made)))
     plain = {key: value for key, value in facts.items() if isinstance(value, (int, str, list))}
     return made, plain | {"warp_size": target.warp_size}

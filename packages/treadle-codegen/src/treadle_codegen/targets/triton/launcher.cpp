@@ -115,6 +115,7 @@ struct TreadleLaunch {
   int32_t threads;
   int32_t shared;
   TreadleDimension grid[3];
+  int32_t early;           // whether it may begin before the kernel before it ends, for which it waits itself
   int32_t members;         // of a group, whose pointers come member by member, before the number of the member to run; else 0
   const int64_t* bytes;    // that each pointer's memory spans
   const uint8_t* written;  // whether a pointer's memory is written and may overlap what other members touch
@@ -122,7 +123,6 @@ struct TreadleLaunch {
 
 struct TreadleSegment {
   Context context;
-  int32_t early;  // whether kernels may begin before the one before them ends: all of them wait for it themselves
   const TreadleLaunch* launches;
   const int32_t* pointers;  // slots that must be multiples of `alignment`
   int32_t count;
@@ -225,9 +225,9 @@ Result treadle_early(int ordinal, int* early) {
   return result;
 }
 
-static Result treadle_launch_one(const TreadleLaunch& launch, const unsigned* grid, Stream stream, void** parameters, bool early) {
+static Result treadle_launch_one(const TreadleLaunch& launch, const unsigned* grid, Stream stream, void** parameters) {
   const unsigned threads = launch.threads, shared = launch.shared;
-  if (!early) return cuLaunchKernel(launch.function, grid[0], grid[1], grid[2], threads, 1, 1, shared, stream, parameters, nullptr);
+  if (!launch.early) return cuLaunchKernel(launch.function, grid[0], grid[1], grid[2], threads, 1, 1, shared, stream, parameters, nullptr);
   LaunchAttribute attribute = {};
   attribute.id = PROGRAMMATIC_STREAM_SERIALIZATION;
   attribute.value = 1;
@@ -280,7 +280,7 @@ Result treadle_launch(TreadleSegment* segment, char* table, Stream stream) {
     int32_t only = apart ? 0 : -1;
     if (launch.members) parameters[launch.arguments - 1] = &only;
     do {
-      const Result result = treadle_launch_one(launch, grid, stream, parameters, segment->early);
+      const Result result = treadle_launch_one(launch, grid, stream, parameters);
       if (result != SUCCESS) {
         segment->failed = k;
         return result;

@@ -35,6 +35,7 @@ class _Launch(ctypes.Structure):
         ("threads", ctypes.c_int32),
         ("shared", ctypes.c_int32),
         ("grid", _Dimension * 3),
+        ("early", ctypes.c_int32),
         ("members", ctypes.c_int32),
         ("bytes", ctypes.POINTER(ctypes.c_int64)),
         ("written", ctypes.POINTER(ctypes.c_uint8)),
@@ -44,7 +45,6 @@ class _Launch(ctypes.Structure):
 class _Segment(ctypes.Structure):
     _fields_ = (
         ("context", ctypes.c_void_p),
-        ("early", ctypes.c_int32),
         ("launches", ctypes.POINTER(_Launch)),
         ("pointers", ctypes.POINTER(ctypes.c_int32)),
         ("count", ctypes.c_int32),
@@ -67,7 +67,7 @@ class _Kernel(ctypes.Structure):
 @dataclass(frozen=True, slots=True)
 class LoadedKernel:
     """A kernel in a device's memory. `pointers`: how many of its arguments, from the first, are pointers; `hidden`: how many
-    Triton adds behind them."""
+    Triton adds behind them; `waits`: whether it waits for the kernel before it by itself (`begin_kernel` of the prelude)."""
 
     name: str
     function: int
@@ -77,6 +77,7 @@ class LoadedKernel:
     shared: int
     registers: int
     local_bytes: int
+    waits: bool = False
 
 
 class DriverError(torch.AcceleratorError):
@@ -157,11 +158,11 @@ class Launcher:
             shared,
             kernel.registers,
             kernel.local_bytes,
+            bool(facts.get("waits")),
         )
 
     def segment(self, device: int, launches: Sequence[tuple[Launch, LoadedKernel]], alignment: int) -> Segment:
-        """A segment for `launch`; it refuses tables whose pointers are no multiples of `alignment`. Its kernels begin with `begin_kernel`
-        of the prelude."""
+        """A segment for `launch`; it refuses tables whose pointers are no multiples of `alignment`."""
         return Segment(self._context(device), launches, alignment, early=self._begins_early(device))
 
 
@@ -179,6 +180,7 @@ class Segment:
             record.function, record.slots = kernel.function, ctypes.cast(slots, ctypes.POINTER(ctypes.c_int32))
             record.arguments, record.hidden = len(launch.slots), kernel.hidden
             record.threads, record.shared = kernel.threads, kernel.shared
+            record.early = early and kernel.waits
             if launch.group is not None:
                 count, record.members = len(launch.group.bytes), launch.group.members
                 sizes = (ctypes.c_int64 * count)(*launch.group.bytes)
@@ -195,7 +197,6 @@ class Segment:
         self._pointers = (ctypes.c_int32 * len(pointers))(*pointers)
         self._record = _Segment(
             context,
-            early,
             ctypes.cast(self._launches, ctypes.POINTER(_Launch)),
             ctypes.cast(self._pointers, ctypes.POINTER(ctypes.c_int32)),
             len(launches),

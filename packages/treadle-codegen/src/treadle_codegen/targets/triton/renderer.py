@@ -16,6 +16,7 @@ from treadle_codegen.schedule.access import loop_reads, loop_writes
 from treadle_codegen.schedule.kernel import Kernel
 from treadle_codegen.targets.renderer import NumberGroup, RenderedKernel, Segment, function_name, numbers_of, slot_key
 from treadle_codegen.targets.triton.body import write_body
+from treadle_codegen.targets.triton.early import why_not_early
 from treadle_codegen.targets.triton.groups import (
     Member,
     group_launch,
@@ -117,7 +118,8 @@ class TritonRenderer:
         parameters = [*writer.params.values(), *arguments, *[f"{name}: tl.constexpr" for name in writer.constants]]
         settings = ", ".join(f"{name}={value}" for name, value in writer.constants.items())
         how = f"num_warps={tiling.num_warps}, num_stages={tiling.num_stages}"
-        body = "\n".join(["    begin_kernel()", *writer.lines])
+        begin = [] if why_not_early(kernel, program, grid) is not None else ["    begin_kernel()"]
+        body = "\n".join([*begin, *writer.lines])
         text = f"({', '.join(parameters)}):\n    # {settings}, {how}\n{body}\n"
         parts = KernelParts(
             *(tuple(signature), tuple(writer.constants.items()), tiling.num_warps, tiling.num_stages, grid, kernel),
