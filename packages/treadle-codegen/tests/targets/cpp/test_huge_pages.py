@@ -11,7 +11,12 @@ import torch
 from aten_capture import capture
 
 import treadle_codegen
-from treadle_codegen.targets.cpp.huge_pages import given_on_request, on_huge_pages
+from treadle_codegen.targets.cpp.huge_pages import (
+    _asking,
+    free_pages_are_reported,
+    given_on_request,
+    on_huge_pages,
+)
 from treadle_codegen.targets.target import LARGE
 
 GIVEN = pytest.mark.skipif(not given_on_request(), reason="the kernel gives huge pages to all, or to nobody")
@@ -33,6 +38,14 @@ def test_who_gets_huge_pages(tmp_path: Path, text: str, wanted: bool) -> None:
     assert not given_on_request(tmp_path / "nothing")
 
 
+@pytest.mark.parametrize(("bits", "wanted"), [("011001" + "0" * 58, True), ("0110000" + "1" * 57, False), ("", False)])
+def test_who_gives_free_pages_back(tmp_path: Path, bits: str, wanted: bool) -> None:
+    (tmp_path / "virtio0").mkdir()
+    (tmp_path / "virtio0" / "features").write_text(bits + "\n")
+    assert free_pages_are_reported(tmp_path) is wanted
+    assert not free_pages_are_reported(tmp_path / "nothing")
+
+
 def flags_of(tensor: torch.Tensor) -> set[str]:
     """What the kernel tells of the memory in the middle of a tensor (proc(5), /proc/pid/smaps, VmFlags)."""
     place, inside = tensor.data_ptr() + tensor.nbytes // 2, False
@@ -48,6 +61,14 @@ def flags_of(tensor: torch.Tensor) -> set[str]:
 
 def compiled(function: Callable[..., Any], *tensors: torch.Tensor) -> treadle_codegen.CompiledGraph:
     return treadle_codegen.compile_graph(capture(function, tensors), tensors)
+
+
+@GIVEN
+def test_beyond_a_limit_nobody_asks() -> None:
+    ask = _asking(LARGE)
+    assert ask is not None
+    assert "hg" in flags_of(ask(torch.empty(LARGE, dtype=torch.uint8)))
+    assert "hg" not in flags_of(ask(torch.empty(12 * LARGE, dtype=torch.uint8)))
 
 
 @GIVEN

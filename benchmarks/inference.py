@@ -1,0 +1,215 @@
+"""Inference on the CPU against torch.compile with frozen weights, in bfloat16, of full-size models, and of single decoding steps.
+
+    python benchmarks/inference.py                                  everything (about 40 minutes), to benchmarks/results/inference.json
+    python benchmarks/inference.py --parts full decode              some parts
+    python benchmarks/inference.py --parts float32 --models bert    some models
+
+float32, bfloat16: the twelve models of `benchmarks/models.py`; full: BERT-base, GPT-2, Llama-160M and ViT-B at batch 1, in float32; decode:
+one token behind 128 others of GPT-2 and Llama-160M. Variants: eager, torch.compile, torch.compile with `freezing`, treadle. All variants of a
+row are compiled in one process, compared with eager and timed interleaved (medians). One thread; weights are random.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT / "tools"))
+
+import compare  # noqa: E402
+import machine  # noqa: E402
+import torch  # noqa: E402
+import zoo  # noqa: E402
+from markdown_table import markdown, times  # noqa: E402
+from measure import interleaved_medians  # noqa: E402
+
+DEFAULT_OUTPUT = ROOT / "benchmarks" / "results" / "inference.json"
+VARIANTS = ("eager", "torch.compile", "torch.compile freezing", "treadle")
+PARTS = ("float32", "bfloat16", "full", "decode")
+SECONDS = 8.0  # of calls, for all variants of a row together
+CONTEXT = 128  # tokens
+
+Work = tuple[Callable[..., Any], dict[str, Any]]
+
+
+# ------------------------------------------------------------------------------------------------ models
+
+
+def _bert_base() -> torch.nn.Module:
+    from transformers import BertConfig, BertModel
+
+    return BertModel(BertConfig())
+
+
+def _gpt2() -> torch.nn.Module:
+    from transformers import GPT2Config, GPT2LMHeadModel
+
+    return GPT2LMHeadModel(GPT2Config())
+
+
+def _llama_160m() -> torch.nn.Module:
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    sizes = {"hidden_size": 768, "intermediate_size": 3072, "num_hidden_layers": 12, "num_attention_heads": 12}
+    return LlamaForCausalLM(LlamaConfig(vocab_size=32000, max_position_embeddings=2048, **sizes))
+
+
+def _vit_base() -> torch.nn.Module:
+    from transformers import ViTConfig, ViTForImageClassification
+
+    return ViTForImageClassification(ViTConfig())
+
+
+def _tokens(count: int) -> dict[str, Any]:
+    return {"input_ids": torch.randint(4000, (1, count))}
+
+
+FULL: Mapping[str, tuple[Callable[[], torch.nn.Module], Callable[[], dict[str, Any]]]] = {
+    "BERT-base": (_bert_base, partial(_tokens, CONTEXT)),
+    "GPT-2": (_gpt2, partial(_tokens, CONTEXT)),
+    "Llama-160M": (_llama_160m, partial(_tokens, CONTEXT)),
+    "ViT-B/16": (_vit_base, lambda: {"pixel_values": torch.randn(1, 3, 224, 224)}),
+}
+DECODERS = {"GPT-2": _gpt2, "Llama-160M": _llama_160m}
+
+
+class _Decoder(torch.nn.Module):
+    """One step behind a context: keys and values of a static cache are written in place, so that every call does the same work."""
+
+    def __init__(self, model: torch.nn.Module) -> None:
+        super().__init__()
+        from transformers import StaticCache
+
+        self.model = model
+        self.cache = StaticCache(config=model.config, max_cache_len=CONTEXT + 8)
+        with torch.no_grad():
+            model(**_tokens(CONTEXT), past_key_values=self.cache, use_cache=True)
+
+    def forward(self, token: torch.Tensor, position: torch.Tensor) -> torch.Tensor:
+        given = {"cache_position": position, "position_ids": position[None]}
+        return self.model(token, past_key_values=self.cache, use_cache=True, **given).logits
+
+
+def _work(part: str, name: str) -> Work:
+    torch.manual_seed(0)
+    if part in ("float32", "bfloat16"):
+        scenario = zoo.SCENARIOS[name]
+        dtype = getattr(torch, part)
+        inputs = {k: v.to(dtype) if v.is_floating_point() else v for k, v in scenario.inputs().items()}
+        return scenario.build().to(dtype), inputs
+    if part == "full":
+        build, inputs_of = FULL[name]
+        return build().eval(), inputs_of()
+    decoder = _Decoder(DECODERS[name]().eval())
+    return decoder, {"token": torch.tensor([[7]]), "position": torch.tensor([CONTEXT])}
+
+
+def rows_of(parts: Sequence[str], models: Sequence[str] | None) -> Iterator[tuple[str, str]]:
+    names = {"float32": zoo.SCENARIOS, "bfloat16": zoo.SCENARIOS, "full": FULL, "decode": DECODERS}
+    for part in parts:
+        yield from ((part, name) for name in names[part] if models is None or name in models)
+
+
+# ------------------------------------------------------------------------------------------------ one row, in a process of its own
+
+
+def _compiled(variant: str, work: Callable[..., Any]) -> Callable[..., Any]:
+    if variant == "eager":
+        return work
+    if variant == "treadle":
+        import treadle
+
+        return treadle.compile(work)
+    torch._dynamo.reset()
+    return torch.compile(work, options={"freezing": True} if variant.endswith("freezing") else None)
+
+
+def _difference(result: Any, eager: Any) -> float:
+    """The largest difference, over the largest magnitude of eager's."""
+    pairs = zip(torch.utils._pytree.tree_leaves(result), torch.utils._pytree.tree_leaves(eager), strict=True)
+    tensors = [(a.double(), b.double()) for a, b in pairs if isinstance(b, torch.Tensor)]
+    return max([((a - b).abs().max() / b.abs().max().clamp_min(1e-30)).item() for a, b in tensors])
+
+
+@torch.no_grad()
+def measure(part: str, name: str, variants: Sequence[str]) -> dict[str, Any]:
+    torch.set_num_threads(1)
+    work, inputs = _work(part, name)
+    expected = work(**inputs)
+    calls, found = {}, {}
+    for variant in variants:
+        compiled = _compiled(variant, work)
+        for _ in range(3):
+            result = compiled(**inputs)
+        calls[variant] = partial(compiled, **inputs)
+        found[variant] = {"difference": _difference(result, expected)}
+    for variant, seconds in interleaved_medians(calls, SECONDS, 5).items():
+        found[variant]["seconds"] = seconds
+    return {"part": part, "name": name, "variants": found}
+
+
+# ------------------------------------------------------------------------------------------------ all rows
+
+
+def ratio(row: Mapping[str, Any], other: str) -> float | None:
+    """How many times faster treadle is than another variant."""
+    found = row["variants"]
+    return found[other]["seconds"] / found["treadle"]["seconds"] if other in found and "treadle" in found else None
+
+
+def summary(rows: Sequence[Mapping[str, Any]]) -> str:
+    """A table of the parts' geometric means."""
+    lines = []
+    for part in PARTS:
+        mine = [row for row in rows if row["part"] == part and "variants" in row]
+        ratios = [[r for row in mine if (r := ratio(row, other)) is not None] for other in VARIANTS[:-1]]
+        if mine:
+            cells = [f"{times(compare.geometric_mean(r))} ({min(r):.2f})" if r else "–" for r in ratios]
+            lines.append([part, str(len(mine)), *cells])
+    return markdown(["times faster (lowest)", "models", *VARIANTS[:-1]], lines)
+
+
+def parse(arguments: Sequence[str]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--parts", nargs="+", choices=PARTS, default=list(PARTS))
+    parser.add_argument("--models", nargs="+", metavar="NAME")
+    parser.add_argument("--variants", nargs="+", choices=VARIANTS, default=list(VARIANTS))
+    parser.add_argument("--output", type=Path, default=DEFAULT_OUTPUT)
+    parser.add_argument("--row", nargs=2, help=argparse.SUPPRESS)
+    return parser.parse_args(arguments)
+
+
+def main(arguments: Sequence[str]) -> int:
+    options = parse(arguments)
+    if options.row:
+        print(json.dumps(measure(*options.row, options.variants)))
+        return 0
+    results = {"command": " ".join(["python benchmarks/inference.py", *arguments]), "machine": machine.describe()}
+    rows: list[dict[str, Any]] = []
+    for part, name in rows_of(options.parts, options.models):
+        print(f"{part}: {name}", file=sys.stderr, flush=True)
+        command = [sys.executable, __file__, "--row", part, name, "--variants", *options.variants]
+        with tempfile.TemporaryDirectory(prefix="treadle-inference-") as caches:
+            environment = compare.worker_environment(Path(caches))
+            run = subprocess.run(command, capture_output=True, text=True, env=environment)
+        lines = run.stdout.splitlines()
+        failed = {"part": part, "name": name, "error": (run.stderr.strip().splitlines() or ["no output"])[-1]}
+        rows.append(json.loads(lines[-1]) if run.returncode == 0 and lines else failed)
+        options.output.write_text(json.dumps({**results, "rows": rows}, indent=1) + "\n", encoding="utf-8")
+    print(summary(rows))
+    for row in rows:
+        if "error" in row:
+            print(f"{row['part']} {row['name']}: {row['error']}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
