@@ -5,8 +5,8 @@
     python benchmarks/inference.py --parts float32 --models bert    some models
 
 float32, bfloat16: the twelve models of `benchmarks/models.py`; full: BERT-base, GPT-2, Llama-160M and ViT-B at batch 1, in float32; decode:
-one token behind 128 others of GPT-2 and Llama-160M. Variants: eager, torch.compile, torch.compile with `freezing`, treadle. All variants of a
-row are compiled in one process, compared with eager and timed interleaved (medians). One thread; weights are random.
+one token behind 128 others of GPT-2 and Llama-160M. Variants: eager, torch.compile, torch.compile with `freezing`, treadle. All variants
+of a row are compiled in one process, compared with eager and timed interleaved (medians). One thread; weights are random.
 """
 
 from __future__ import annotations
@@ -24,9 +24,10 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "tools"))
 
+import torch  # noqa: E402
+
 import compare  # noqa: E402
 import machine  # noqa: E402
-import torch  # noqa: E402
 import zoo  # noqa: E402
 from markdown_table import markdown, times  # noqa: E402
 from measure import interleaved_medians  # noqa: E402
@@ -58,7 +59,12 @@ def _gpt2() -> torch.nn.Module:
 def _llama_160m() -> torch.nn.Module:
     from transformers import LlamaConfig, LlamaForCausalLM
 
-    sizes = {"hidden_size": 768, "intermediate_size": 3072, "num_hidden_layers": 12, "num_attention_heads": 12}
+    sizes: dict[str, Any] = {
+        "hidden_size": 768,
+        "intermediate_size": 3072,
+        "num_hidden_layers": 12,
+        "num_attention_heads": 12,
+    }
     return LlamaForCausalLM(LlamaConfig(vocab_size=32000, max_position_embeddings=2048, **sizes))
 
 
@@ -78,13 +84,13 @@ FULL: Mapping[str, tuple[Callable[[], torch.nn.Module], Callable[[], dict[str, A
     "Llama-160M": (_llama_160m, partial(_tokens, CONTEXT)),
     "ViT-B/16": (_vit_base, lambda: {"pixel_values": torch.randn(1, 3, 224, 224)}),
 }
-DECODERS = {"GPT-2": _gpt2, "Llama-160M": _llama_160m}
+DECODERS: Mapping[str, Callable[[], torch.nn.Module]] = {"GPT-2": _gpt2, "Llama-160M": _llama_160m}
 
 
 class _Decoder(torch.nn.Module):
     """One step behind a context: keys and values of a static cache are written in place, so that every call does the same work."""
 
-    def __init__(self, model: torch.nn.Module) -> None:
+    def __init__(self, model: Any) -> None:
         super().__init__()
         from transformers import StaticCache
 
@@ -190,7 +196,8 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
 def main(arguments: Sequence[str]) -> int:
     options = parse(arguments)
     if options.row:
-        print(json.dumps(measure(*options.row, options.variants)))
+        part, name = options.row
+        print(json.dumps(measure(part, name, options.variants)))
         return 0
     results = {"command": " ".join(["python benchmarks/inference.py", *arguments]), "machine": machine.describe()}
     rows: list[dict[str, Any]] = []
