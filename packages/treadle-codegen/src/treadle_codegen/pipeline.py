@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import functools
+import warnings
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import torch
 
+from treadle_codegen.errors import CodegenError, InternalError
 from treadle_codegen.host.host import Host, host_of
 from treadle_codegen.host.plan import ExecutionPlan, make_plan, verify_plan
 from treadle_codegen.host.replay import ReplayedGraph
@@ -69,6 +72,7 @@ class CompiledGraph:
         self._run: Callable[..., list[Any]] = host.run
         self.replayed: ReplayedGraph | None = None
         self._prologue = prologue
+        self._without_prologue: Callable[[], CompiledGraph | None] | None = None
         self.source = source
         self.kernel_source = source
         self.host_source = host.source
@@ -103,8 +107,31 @@ class CompiledGraph:
 
     def __call__(self, *args: Any) -> list[Any]:
         if self._prologue is not None:
+            if self._without_prologue is not None and not self._prologue.pays(args):
+                plain = self._without_prologue()
+                if plain is not None:
+                    return plain._run(*args)
             args = (*args, *self._prologue(args))
         return self._run(*args)
+
+    def give_up_prologue_for(self, plain: Callable[[], CompiledGraph]) -> None:
+        """Run the graph that `plain` makes while static inputs change so often that deriving values from them does not pay. It is made when
+        it is first wanted; where that fails, the graph goes on as it is."""
+        made: list[CompiledGraph] = []
+
+        def without() -> CompiledGraph | None:
+            if not made:
+                try:
+                    made.append(plain())
+                except CodegenError as error:
+                    self._without_prologue = None
+                    if isinstance(error, InternalError):
+                        warnings.warn(f"A graph goes on with packed weights: {error}", RuntimeWarning, stacklevel=2)
+                    return None
+            return made[0]
+
+        if self._prologue is not None:
+            self._without_prologue = without
 
     def replay_on(self, target: Target, saved: Sequence[int]) -> None:
         """Record calls and replay them, if the target can; `saved`: positions of results that only the backward pass reads."""
@@ -162,6 +189,9 @@ def compile_graph(
     if built is not None:
         return _from_built(built, lambda: gm, record, options, phase, device)
     compiled = _compile(gm, example_inputs, record, options, phase, device)
+    if options.pack_weights:
+        plain = replace(options, pack_weights=False)
+        compiled.give_up_prologue_for(lambda: _compile(gm, (), record, plain, Passes(plain), device))
     if key is not None:
         made = Built(compiled.source, compiled.entries, compiled.host_program)
         with phase("keep"):

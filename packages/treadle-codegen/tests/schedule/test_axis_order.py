@@ -66,4 +66,3 @@ def test_a_loop_that_reads_other_memory_keeps_its_order() -> None:
     source = source.replace("temp total", "input y : float32 [8, 6, 40] strides [240, 40, 1] offset 0\ntemp total")
     kernel, loop = loops(source)
     assert around_reductions(kernel, loop, 256) is loop
-
