@@ -6,6 +6,7 @@ import hashlib
 import math
 import sys
 import tempfile
+import threading
 import types
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -18,6 +19,10 @@ from treadle_codegen.options import CodegenOptions
 from treadle_codegen.targets.triton.unit import ONE_PARSER
 
 Entry = Callable[[list[Any]], None]
+
+# While a kernel runs, the interpreter's functions stand in `triton.language`. Of two kernels at once, each takes the other's for Triton's
+# own, and the last one leaves them there: nothing can be compiled any more in this process.
+_ONE_KERNEL = threading.RLock()
 
 
 def load_unit(
@@ -67,7 +72,8 @@ def _entry(module: types.ModuleType, calls: Sequence[dict[str, Any]]) -> Entry:
             if "members" in call:
                 arguments[-1] = -1  # all of them: programs run one after the other here
             try:
-                getattr(module, call["kernel"])[grid](*arguments, **record["constants"])
+                with _ONE_KERNEL:
+                    getattr(module, call["kernel"])[grid](*arguments, **record["constants"])
             except InterpreterError as error:
                 if "index out of range" not in str(error):
                     raise InternalError("triton", f"{call['kernel']}: {error}") from error
