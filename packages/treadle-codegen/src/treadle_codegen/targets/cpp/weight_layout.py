@@ -61,7 +61,8 @@ def _bytes(node: fx.Node) -> int:
 
 def has_one_row(left: Any) -> bool:
     """Whether a left operand is a row vector."""
-    return isinstance(left, fx.Node) and left.meta["val"].shape[-2] == 1
+    rows = left.meta["val"].shape[-2] if isinstance(left, fx.Node) else None
+    return isinstance(rows, int) and rows == 1  # asking a symbolic number would make a guard of the answer
 
 
 def why_not_copy(weight: Any, static: set[fx.Node], spent: int) -> str | None:
