@@ -271,10 +271,12 @@ def test_a_symbolic_number_of_rows(act: Any, cache: Path) -> None:
 
 
 def test_the_first_number_of_rows_decides(cache: Path) -> None:
-    gm, _ = dynamic_linear(2, 512, 520, torch.relu)
+    gm, env = dynamic_linear(2, 512, 520, torch.relu)
+    guards = len(env.guards)
     inputs = [torch.randn(2, 512), torch.randn(520, 512), torch.randn(520)]
     compiled = compile_graph(gm, inputs, options=CodegenOptions(frozen_weights=True, cache_dir=cache, threads=1))
     assert LINEAR not in compiled.ir_text
+    assert len(env.guards) == guards  # nor does a row-major weight, and neither asks whether there is one row
 
 
 @pytest.mark.usefixtures("small")
