@@ -28,6 +28,7 @@ import torch  # noqa: E402
 
 import compare  # noqa: E402
 import machine  # noqa: E402
+import torchvision_schemas  # noqa: E402
 import zoo  # noqa: E402
 from markdown_table import markdown, times  # noqa: E402
 from measure import interleaved_medians  # noqa: E402
@@ -88,23 +89,23 @@ DECODERS: Mapping[str, Callable[[], torch.nn.Module]] = {"GPT-2": _gpt2, "Llama-
 
 
 class _Decoder(torch.nn.Module):
-    """One step behind a context: keys and values of a static cache are written in place, so that every call does the same work."""
+    """One step behind a context: every call begins with the same keys and values, as a step of `generate` does with a dynamic cache."""
 
     def __init__(self, model: Any) -> None:
         super().__init__()
-        from transformers import StaticCache
+        from transformers import DynamicCache
 
-        self.model = model
-        self.cache = StaticCache(config=model.config, max_cache_len=CONTEXT + 8)
+        self.model, self.cache_of = model, DynamicCache
         with torch.no_grad():
-            model(**_tokens(CONTEXT), past_key_values=self.cache, use_cache=True)
+            cache = model(**_tokens(CONTEXT), use_cache=True).past_key_values
+        self.states = [(layer.keys, layer.values) for layer in cache.layers]
 
-    def forward(self, token: torch.Tensor, position: torch.Tensor) -> torch.Tensor:
-        given = {"cache_position": position, "position_ids": position[None]}
-        return self.model(token, past_key_values=self.cache, use_cache=True, **given).logits
+    def forward(self, token: torch.Tensor) -> torch.Tensor:
+        return self.model(token, past_key_values=self.cache_of(self.states), use_cache=True).logits
 
 
 def _work(part: str, name: str) -> Work:
+    torchvision_schemas.define_missing_schemas()  # transformers import torchvision where it is there
     torch.manual_seed(0)
     if part in ("float32", "bfloat16"):
         scenario = zoo.SCENARIOS[name]
@@ -115,7 +116,7 @@ def _work(part: str, name: str) -> Work:
         build, inputs_of = FULL[name]
         return build().eval(), inputs_of()
     decoder = _Decoder(DECODERS[name]().eval())
-    return decoder, {"token": torch.tensor([[7]]), "position": torch.tensor([CONTEXT])}
+    return decoder, {"token": torch.tensor([[7]])}
 
 
 def rows_of(parts: Sequence[str], models: Sequence[str] | None) -> Iterator[tuple[str, str]]:
