@@ -127,6 +127,7 @@ def in_child(work: Callable[[], None], fork: Callable[[], int] = os.fork) -> Non
     if child == 0:
         status = 1
         try:
+            torch.set_num_threads(1)  # OpenMP's threads are the parent's: a parallel region would wait for them forever
             work()
             status = 0
         except BaseException as error:  # nothing of this process may go on there
