@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -28,16 +27,17 @@ import torch  # noqa: E402
 
 import compare  # noqa: E402
 import machine  # noqa: E402
+import measure  # noqa: E402
 import torchvision_schemas  # noqa: E402
 import zoo  # noqa: E402
 from markdown_table import markdown, times  # noqa: E402
-from measure import interleaved_medians  # noqa: E402
 
 DEFAULT_OUTPUT = ROOT / "benchmarks" / "results" / "inference.json"
 VARIANTS = ("eager", "torch.compile", "torch.compile freezing", "treadle")
 PARTS = ("float32", "bfloat16", "full", "decode")
 SECONDS = 8.0  # of calls, for all variants of a row together
 CONTEXT = 128  # tokens
+TIMEOUT = 600.0  # seconds of a row
 
 Work = tuple[Callable[..., Any], dict[str, Any]]
 
@@ -128,15 +128,11 @@ def rows_of(parts: Sequence[str], models: Sequence[str] | None) -> Iterator[tupl
 # ------------------------------------------------------------------------------------------------ one row, in a process of its own
 
 
-def _compiled(variant: str, work: Callable[..., Any]) -> Callable[..., Any]:
-    if variant == "eager":
-        return work
-    if variant == "treadle":
-        import treadle
+def _frozen(model: torch.nn.Module) -> Callable[..., Any]:
+    return torch.compile(model, options={"freezing": True})
 
-        return treadle.compile(work)
-    torch._dynamo.reset()
-    return torch.compile(work, options={"freezing": True} if variant.endswith("freezing") else None)
+
+_COMPILERS: Mapping[str, Callable[..., Any]] = {**measure.COMPILERS, "torch.compile freezing": _frozen}
 
 
 def _difference(result: Any, eager: Any) -> float:
@@ -147,18 +143,18 @@ def _difference(result: Any, eager: Any) -> float:
 
 
 @torch.no_grad()
-def measure(part: str, name: str, variants: Sequence[str]) -> dict[str, Any]:
+def figures(part: str, name: str, variants: Sequence[str]) -> dict[str, Any]:
     torch.set_num_threads(1)
     work, inputs = _work(part, name)
     expected = work(**inputs)
     calls, found = {}, {}
     for variant in variants:
-        compiled = _compiled(variant, work)
+        compiled = _COMPILERS[variant](work)
         for _ in range(3):
             result = compiled(**inputs)
         calls[variant] = partial(compiled, **inputs)
         found[variant] = {"difference": _difference(result, expected)}
-    for variant, seconds in interleaved_medians(calls, SECONDS, 5).items():
+    for variant, seconds in measure.interleaved_medians(calls, SECONDS, 5).items():
         found[variant]["seconds"] = seconds
     return {"part": part, "name": name, "variants": found}
 
@@ -198,19 +194,16 @@ def main(arguments: Sequence[str]) -> int:
     options = parse(arguments)
     if options.row:
         part, name = options.row
-        print(json.dumps(measure(part, name, options.variants)))
+        print(json.dumps(figures(part, name, options.variants)))
         return 0
     results = {"command": " ".join(["python benchmarks/inference.py", *arguments]), "machine": machine.describe()}
     rows: list[dict[str, Any]] = []
     for part, name in rows_of(options.parts, options.models):
         print(f"{part}: {name}", file=sys.stderr, flush=True)
-        command = [sys.executable, __file__, "--row", part, name, "--variants", *options.variants]
+        arguments_of_row = ["--row", part, name, "--variants", *options.variants]
         with tempfile.TemporaryDirectory(prefix="treadle-inference-") as caches:
-            environment = compare.worker_environment(Path(caches))
-            run = subprocess.run(command, capture_output=True, text=True, env=environment)
-        lines = run.stdout.splitlines()
-        failed = {"part": part, "name": name, "error": (run.stderr.strip().splitlines() or ["no output"])[-1]}
-        rows.append(json.loads(lines[-1]) if run.returncode == 0 and lines else failed)
+            row, error = compare.run_worker(arguments_of_row, Path(caches), TIMEOUT, Path(__file__))
+        rows.append(dict(row) if row is not None else {"part": part, "name": name, "error": error})
         options.output.write_text(json.dumps({**results, "rows": rows}, indent=1) + "\n", encoding="utf-8")
     print(summary(rows))
     for row in rows:

@@ -74,9 +74,11 @@ def write_bytecode() -> None:
             compileall.compile_dir(Path(spec.origin).parent, quiet=1)
 
 
-def run_worker(arguments: Sequence[str], cache: Path, timeout: float) -> tuple[Figures | None, str]:
-    """Run a worker. Returns (its figures, "") or (None, why there are none)."""
-    command = [sys.executable, str(WORKER), *arguments]
+def run_worker(
+    arguments: Sequence[str], cache: Path, timeout: float, worker: Path = WORKER
+) -> tuple[Figures | None, str]:
+    """Run a worker, which prints its figures as a line of JSON. Returns (its figures, "") or (None, why there are none)."""
+    command = [sys.executable, str(worker), *arguments]
     try:
         run = subprocess.run(command, capture_output=True, text=True, timeout=timeout, env=worker_environment(cache))
     except subprocess.TimeoutExpired:

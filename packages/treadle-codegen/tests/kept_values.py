@@ -59,7 +59,7 @@ class Kept:
 
     @property
     def sample(self) -> Any:
-        return self.prologue._kept[2]
+        return self.prologue._kept.sample
 
     @property
     def watched(self) -> set[int]:

@@ -22,8 +22,8 @@ class CodegenOptions:
     """Choices of the code generator.
 
     threads: OpenMP threads for kernels; 1 emits no OpenMP at all, 0 means what `torch.get_num_threads()` says.
-    pack_weights: compute what depends on parameters alone once (packed convolution weights, folded batch norms), and again
-        when a parameter changes; changes are seen by address, version counter, and bits: the kernel tells which pages were written,
+    pack_weights: compute what depends on parameters alone once (packed weights of convolutions and linear layers, folded batch norms), and
+        again when a parameter changes; changes are seen by address, version counter, and bits: the kernel tells which pages were written,
         or a checksum is made on every call.
     frozen_weights: the user's promise that parameters are written only through themselves, never behind their version counters
         (`.data`, `.numpy()`, DLPack, C). Then nothing is asked and no checksum made.

@@ -221,7 +221,7 @@ def identity_of_kept(options: CodegenOptions) -> str | None:
 def rewrites_for(target: Target, options: CodegenOptions) -> list[Rewrite]:
     """The target's own rewrites that pay off, given what it costs to check on every call that the weights did not change."""
     cheap = options.frozen_weights or (target.cheap_probe is not None and target.cheap_probe())
-    return [rewrite for rewrite in target.rewrites if cheap or rewrite not in target.frozen_rewrites]
+    return [rewrite for rewrite in target.rewrites if cheap or rewrite not in target.cheaply_checked]
 
 
 def _compile(

@@ -2,23 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import pytest
 import torch
 import torch.nn.functional as F
-from aten_capture import capture
-
-from treadle_codegen import compile_graph
-
-Function = Callable[..., torch.Tensor]
-
-
-def source_and_check(fn: Function, *inputs: torch.Tensor) -> str:
-    run = compile_graph(capture(fn, list(inputs)), list(inputs))
-    torch.testing.assert_close(run(*inputs)[0], fn(*inputs), rtol=1e-5, atol=1e-5)
-    return run.source
-
+from interpreted_kernels import Function, source_and_check
 
 GATHERS: dict[str, Function] = {
     "rows": lambda i, w: w[i] * 2,

@@ -3,24 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 
 import torch
 import torch.nn.functional as F
-from aten_capture import capture
 from hypothesis import given, settings
 from hypothesis import strategies as st
-
-from treadle_codegen import compile_graph
-
-Function = Callable[..., torch.Tensor]
-
-
-def source_and_check(fn: Function, *inputs: torch.Tensor) -> str:
-    run = compile_graph(capture(fn, list(inputs)), list(inputs))
-    tolerance = 1e-5 if inputs[0].dtype is torch.float32 else 2e-2
-    torch.testing.assert_close(run(*inputs)[0], fn(*inputs), rtol=tolerance, atol=tolerance)
-    return run.source
+from interpreted_kernels import source_and_check
 
 
 def norm(x: torch.Tensor) -> torch.Tensor:

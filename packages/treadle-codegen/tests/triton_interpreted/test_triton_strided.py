@@ -2,25 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import pytest
 import torch
 import torch.nn.functional as F
-from aten_capture import capture
 from hypothesis import given, settings
 from hypothesis import strategies as st
-
-from treadle_codegen import compile_graph
-
-Function = Callable[..., torch.Tensor]
-
-
-def source_and_check(fn: Function, *inputs: torch.Tensor) -> str:
-    run = compile_graph(capture(fn, list(inputs)), list(inputs))
-    torch.testing.assert_close(run(*inputs)[0], fn(*inputs), rtol=1e-5, atol=1e-5)
-    return run.source
-
+from interpreted_kernels import Function, source_and_check
 
 TAKEN_TOGETHER: dict[str, Function] = {
     "pooling": lambda x: F.max_pool2d(x[None], 2),

@@ -8,7 +8,7 @@ after    prologue(weight*, scale*): w = weight * scale
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import fx
@@ -16,7 +16,8 @@ from torch import fx
 from treadle_shapes.torch import operator as operator_record
 
 Probe = Callable[[Sequence[torch.Tensor]], Callable[[], int]]
-
+State = tuple[list[int], list[int]]
+"""Addresses and versions of tensors."""
 
 # Making values anew takes as long as they save in about eight calls: a linear layer of 1,024 by 1,024 is packed in 1.8 ms, which saves 0.2
 # to 0.3 ms of each call with 8 or 32 rows (one thread of an EPYC).
@@ -26,6 +27,19 @@ _REST = 32  # calls without a change after which values are worth making again
 
 def _nothing() -> int:
     return 0
+
+
+def _state(tensors: Sequence[torch.Tensor]) -> State:
+    return [t.data_ptr() for t in tensors], [t._version for t in tensors]
+
+
+class _Kept(NamedTuple):
+    """Derived values, the state of the inputs that they were made of, what samples those, and its answer then."""
+
+    state: State
+    sample: Callable[[], int]
+    bits: int
+    values: tuple[Any, ...]
 
 
 class Prologue:
@@ -45,37 +59,34 @@ class Prologue:
         self.graph = graph
         self.positions = positions
         self.probe = probe
-        # Pointers, versions, what samples the inputs, its last answer, and the values. One tuple: other threads read it.
-        self._kept: tuple[list[int], list[int], Callable[[], int], int, tuple[Any, ...]] = ([], [], _nothing, 0, ())
+        self._kept = _Kept(([], []), _nothing, 0, ())  # replaced as a whole: other threads read it
         self._credit = _MOST_CREDIT + _COST  # the first values are for free
-        self._seen: tuple[list[int], list[int]] = ([], [])
+        self._seen: State = ([], [])
         self._rest = 0
 
     def __call__(self, args: Sequence[Any]) -> tuple[Any, ...]:
         """The derived values for these arguments of the graph."""
         tensors = [args[k] for k in self.positions]
-        pointers = [t.data_ptr() for t in tensors]
-        versions = [t._version for t in tensors]
-        known, known_versions, sample, known_bits, values = self._kept
-        if pointers != known:
+        state = _state(tensors)
+        known, sample, known_bits, values = self._kept
+        if state[0] != known[0]:
             sample = _nothing if self.probe is None else self.probe(tensors)
         # Before the values are computed, so that the next call finds what another thread writes meanwhile.
         bits = sample()
-        if pointers == known and versions == known_versions and bits == known_bits:
+        if state == known and bits == known_bits:
             self._credit = min(self._credit + 1, _MOST_CREDIT)
             return values
         self._credit -= _COST
         with torch.no_grad():
             values = tuple(self.graph.forward(*[t.detach() for t in tensors]))
-        self._kept = pointers, versions, sample, bits, values
+        self._kept = _Kept(state, sample, bits, values)
         return values
 
     def pays(self, args: Sequence[Any]) -> bool:
         """Whether the graph should run with derived values. To be asked before each call; where it says no, without them."""
         if self._credit > 0:
             return True
-        tensors = [args[k] for k in self.positions]
-        seen = [t.data_ptr() for t in tensors], [t._version for t in tensors]
+        seen = _state([args[k] for k in self.positions])
         self._rest = self._rest + 1 if seen == self._seen else 0
         self._seen = seen
         if self._rest < _REST:

@@ -137,7 +137,7 @@ class Target:
     costs: the numbers by which lowering, fusion and memory planning choose.
     early_rewrites: rewrites that change layouts or dtypes inside a graph, with static inputs or without; run first.
     rewrites: graph rewrites that pay off on it, run in this order after those that always pay off.
-    frozen_rewrites: those of them that pay off only where checking that the weights did not change is cheap: with `frozen_weights`, or
+    cheaply_checked: those of them that pay off only where it is cheap to check that the weights did not change: with `frozen_weights`, or
         where `cheap_probe` says so. A checksum of the weights takes as long as they save.
     cheap_probe: whether in this process the probe takes microseconds, whatever the size of the weights. None: it does not.
     fake_rules: fake implementations of what its rewrites call and PyTorch has no fake kernel for.
@@ -162,7 +162,7 @@ class Target:
     operator_devices: tuple[str, ...] = ()
     early_rewrites: tuple[EarlyRewrite, ...] = ()
     rewrites: tuple[Rewrite, ...] = ()
-    frozen_rewrites: frozenset[Rewrite] = frozenset()
+    cheaply_checked: frozenset[Rewrite] = frozenset()
     cheap_probe: Callable[[], bool] | None = None
     fake_rules: Mapping[Any, Callable[..., Any]] = field(default_factory=dict)
     externs: Mapping[str, Callable[..., Any]] = field(default_factory=dict)

@@ -23,9 +23,8 @@ from treadle_codegen.targets.target import LARGE
 
 _SETTING = Path("/sys/kernel/mm/transparent_hugepage/enabled")
 _BALLOONS = Path("/sys/bus/virtio/drivers/virtio_balloon")
-_REPORTS_FREE_PAGES = (
-    5  # VIRTIO_BALLOON_F_REPORTING, include/uapi/linux/virtio_balloon.h: a bit of `features`, first to last
-)
+# VIRTIO_BALLOON_F_REPORTING, include/uapi/linux/virtio_balloon.h; `features` tells the bits from the first to the last.
+_REPORTS_FREE_PAGES = 5
 _MOST_WHERE_REPORTED = 128 << 20  # bytes
 _PAGE = 4096
 _MADV_HUGEPAGE = 14  # include/uapi/asm-generic/mman-common.h

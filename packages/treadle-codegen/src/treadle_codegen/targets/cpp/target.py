@@ -55,7 +55,7 @@ CPP = Target(
     # One thread of an EPYC, torch 2.13. Row-major weights save less than a checksum of them costs; a whole call with row-major weights
     # and a checksum, without a checksum, with weights as they are: BERT (13 MB) 12.7, 11.5, 11.8 ms; mixer_s16 (72 MB) 89, 86, 88 ms.
     # Packed for oneDNN and frozen: 10.7 and 75 ms. Packed convolutions gain with a checksum, too: resnet18 (47 MB) 38, 35, 41 ms.
-    frozen_rewrites=frozenset((pack_linear.pack_linears, lay_out_weights)),
+    cheaply_checked=frozenset((pack_linear.pack_linears, lay_out_weights)),
     cheap_probe=written_pages.is_available,
     fake_rules=pack_convolution.FAKE_RULES | pack_linear.FAKE_RULES,
     interrupt_builds=stop_background_compilers,

@@ -1,8 +1,7 @@
 """Places that follow each other along several axes at once, which Triton cannot see from the axes one by one.
 
-x: the number of a point; j5 = x % 2, j4 = x // 2 % 32, j2 = x // 64
-tl.store(b1 + (64*j2 + 2*j4 + j5), v)     two neighbours at a time
-tl.store(b1 + x, v)                       the same places, 16 bytes at a time
+before   tl.store(b1 + (64*j2 + 2*j4 + j5), v)     two neighbours at a time; j5 = x % 2, j4 = x // 2 % 32, j2 = x // 64
+after    tl.store(b1 + x, v)                       the same places, 16 bytes at a time; x: the number of the point
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ def place(writer: BodyWriter, index: IntLike) -> str:
     if len(writer.dims) != 1 or dim is None or dim.in_one_row or writer.rank != 1 or len(dim.axes) < 2:
         return writer.index(index)
     split = split_index(index, [axis.symbol for axis in dim.axes])
-    if split is None:
+    if split is None or any(axis.extent == 0 for axis in dim.axes):
         return writer.index(index)
     steps, offset = split
     run: IntLike = 1

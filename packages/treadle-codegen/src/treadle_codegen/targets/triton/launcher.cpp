@@ -225,6 +225,7 @@ Result treadle_early(int ordinal, int* early) {
   return result;
 }
 
+// Launches a kernel; all blocks of one that begins early wait for the kernel before it.
 static Result treadle_launch_one(const TreadleLaunch& launch, const unsigned* grid, Stream stream, void** parameters) {
   const unsigned threads = launch.threads, shared = launch.shared;
   if (!launch.early) return cuLaunchKernel(launch.function, grid[0], grid[1], grid[2], threads, 1, 1, shared, stream, parameters, nullptr);

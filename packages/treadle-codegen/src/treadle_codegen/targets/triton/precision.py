@@ -1,12 +1,13 @@
-"""Where approximations of `exp` and division are as good as exact ones: behind everything that they change stands a rounding to 16 bits.
+"""Where approximations of `exp`, division and their relatives are as good as exact ones: what depends on them is rounded to 16 bits.
 
     y = sigmoid(x) * x                  (bfloat16 in memory, float32 in registers)
-    exact           1 / (1 + exp(-x))   rounded as IEEE 754 has it, `exp` within 1 unit in the last place
-    approximated    fast_expf, div.full 2 and 16 units of 2**-23 for |x| up to 88: bfloat16 keeps 2**-9, float16 2**-12
+    exact           1 / (1 + exp(-x))   `exp` within 1 unit in the last place, the quotient rounded as IEEE 754 has it
+    approximated                        `exp` within 2 + 1.2 |x| units, the quotient within 2: 2**-16 at worst, and 2**-19 for the arguments
+                                        that float16 has exponentials of; bfloat16 keeps 2**-9, float16 2**-12
 
 Eager rounds to 16 bits between any two operators; in a fused kernel that is left out, which changes more. What jumps (comparisons,
 roundings to whole numbers, positions of maxima) and what makes large differences of small ones (`pow`, functions of large angles) must not
-depend on an approximated value. Errors: PTX ISA 8.8, `ex2.approx` and `div.full`; CUDA C++ Programming Guide, "Intrinsic Functions".
+depend on an approximated value. Errors: CUDA C++ Programming Guide, "Intrinsic Functions" (`__expf`, `__fdividef`); PTX ISA, `div.full`.
 """
 
 from __future__ import annotations
@@ -29,7 +30,6 @@ APPROXIMATIONS = {
     "div": "rough_div({0}, {1})",
     "reciprocal": "rough_div(tl.full([1], 1.0, tl.float32), {0})",
 }
-_STORES = ("store", "indirect_store")
 # Operations whose results change as little as their arguments do.
 _SMOOTH = frozenset(
     "add sub mul div neg abs maximum minimum sqrt rsqrt reciprocal cast where reduce scan store "
@@ -73,8 +73,8 @@ def why_not_rough(loop: Loop, program: Program, may_hold: Callable[[str], bool],
             return "the position of an approximated value"
         if depends and not instr.dtype.is_floating_point:
             return f"{instr.dtype} of an approximated value"
-        if depends and instr.op in _STORES:
-            target = instr.attr.buffer if instr.op == "store" else instr.attr[0]
+        if depends and instr.op == "store":
+            target = instr.attr.buffer
             if program.buffers[target].dtype not in LOW_FLOATS:
                 if not may_hold(target):
                     return f"{program.buffers[target].dtype} in memory"

@@ -35,10 +35,10 @@ from treadle_codegen.targets.triton.tiles import Tiling, candidates, points, til
 from treadle_shapes.expr import TRITON_HELPERS
 
 _NAMES = """
-begin_kernel int_sign float_sign float_div float_sqrt float_reciprocal float_sigmoid float_signbit float_maximum float_minimum
-float_remainder float_floordiv reduce_sum reduce_prod reduce_max reduce_min reduce_any reduce_all is_better_max is_better_min
-reduce_argmax reduce_argmin rough_div rough_sigmoid
-rough_tanh rough_log1p require_index add_product online_step only_value scan_sum scan_prod last_column
+begin_kernel require_index add_product online_step only_value scan_sum scan_prod last_column
+int_sign float_sign float_div float_sqrt float_reciprocal float_sigmoid float_signbit float_maximum float_minimum
+float_remainder float_floordiv rough_div rough_sigmoid rough_tanh rough_log1p
+reduce_sum reduce_prod reduce_max reduce_min reduce_any reduce_all is_better_max is_better_min reduce_argmax reduce_argmin
 """.split()
 _HEAD = f"""\
 import triton
@@ -84,7 +84,7 @@ class TritonRenderer:
         self.load_unit = load_unit
         self.prelude = head
         self.device: torch.device | None = None
-        self._approximate: tuple[Program, bool] | None = None  # the last program, and whether all of it may
+        self._approximate: tuple[Program, bool] | None = None  # the last program, and whether `program_may_approximate`
 
     def candidates(self, kernel: Kernel, program: Program) -> list[Tiling | MatmulTiling]:
         """The tilings of a kernel that are worth measuring; first the one that is taken without measuring."""

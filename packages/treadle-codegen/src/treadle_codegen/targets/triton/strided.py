@@ -32,7 +32,7 @@ class StridedLoads:
     def __init__(self, writer: BodyWriter, axes: tuple[Axis, ...], loops: Iterable[Loop]) -> None:
         self.writer, self.axes = writer, axes
         found: dict[Group, set[int]] = {}
-        if is_flat(writer.kernel) and writer.rank == 1 and axes:
+        if is_flat(writer.kernel) and writer.rank == 1 and axes and all(axis.extent != 0 for axis in axes):
             for loop in loops:
                 for instr in loop.body:
                     place = _place(instr.attr, axes) if instr.op == "load" else None
