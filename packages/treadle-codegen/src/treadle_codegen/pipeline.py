@@ -154,6 +154,11 @@ class CompiledGraph:
         self._run = run
 
     @property
+    def runs_host_only(self) -> bool:
+        """Whether a call runs nothing but the host function: it derives no values from parameters, replays nothing and compiles nothing."""
+        return self._prologue is None and self._run is self._host.run
+
+    @property
     def function(self) -> Callable[..., list[Any]]:
         """The graph as a plain function of its inputs, the fastest way to call it."""
         return self._run if self._prologue is None else self.__call__

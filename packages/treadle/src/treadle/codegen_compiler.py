@@ -51,7 +51,9 @@ class CodegenCompiler:
             logs.emit("autotune", lambda trial=trial: str(trial))
         if compiled.specialisation is not None:
             report_specialisations(compiled.specialisation, self._options)
-        if compiled.replayed is None:
+        if compiled.replayed is not None:
+            report_refusals(compiled.replayed)
+        if compiled.runs_host_only:
             return compiled.function
-        report_refusals(compiled.replayed)
-        return without_hook(compiled.function)  # a replay runs functions of the standard library and of PyTorch
+        # It runs functions of the standard library and of PyTorch, and constructors that Python generates.
+        return without_hook(compiled.function)

@@ -67,15 +67,15 @@ class Prologue:
     def __call__(self, args: Sequence[Any]) -> tuple[Any, ...]:
         """The derived values for these arguments of the graph."""
         tensors = [args[k] for k in self.positions]
-        state = _state(tensors)
-        known, sample, known_bits, values = self._kept
-        if state[0] != known[0]:
+        state, kept = _state(tensors), self._kept
+        sample = kept.sample
+        if state[0] != kept.state[0]:
             sample = _nothing if self.probe is None else self.probe(tensors)
         # Before the values are computed, so that the next call finds what another thread writes meanwhile.
         bits = sample()
-        if state == known and bits == known_bits:
+        if state == kept.state and bits == kept.bits:
             self._credit = min(self._credit + 1, _MOST_CREDIT)
-            return values
+            return kept.values
         self._credit -= _COST
         with torch.no_grad():
             values = tuple(self.graph.forward(*[t.detach() for t in tensors]))
