@@ -198,11 +198,11 @@ class FunctionalTrace:
     def _expected_outputs(self, run: FunctionalRun) -> list[Any]:
         """Tensors with the sizes, strides and offsets that eager gives the outputs.
 
-        Functional operators may choose other strides than in-place ones. A graph that changes something in place therefore runs once
-        more on plain fake tensors.
+        Functional operators may choose other strides than in-place ones. Where they have, or may have, the graph runs once more on plain
+        fake tensors.
         """
         self.inputs.expected_metadata = self.inputs.fakes
-        if not run.mutated:
+        if not run.mutated or self._why_not_as_eager(run) is None:
             return run.outputs
         fresh = [fake_like(self.mode, f) if isinstance(f, torch.Tensor) else f for f in self.inputs.fakes]
         for wrapper, f in zip(self.inputs.wrappers, fresh, strict=True):
@@ -216,6 +216,15 @@ class FunctionalTrace:
         arguments = [of_wrapper.get(id(a), a) for a in self.arguments]
         attributes = {name: of_wrapper.get(id(a), a) for name, a in self.attributes.items()}
         return run_as_eager(self.gm, arguments, attributes, run.layouts, self.mode)
+
+    def _why_not_as_eager(self, run: FunctionalRun) -> str | None:
+        """Why the outputs may have other sizes, strides or offsets than in eager."""
+        for value in run.outputs:
+            if isinstance(value, torch.Tensor) and run.watched.moved is None:
+                for tensor in (value,) if value._base is None else (value, value._base):
+                    self.outputs.value_of(tensor)
+                    run.watched.look_at(tensor)
+        return run.watched.moved
 
     def finish(self) -> fx.GraphModule:
         graph = self.recorded.graph

@@ -31,6 +31,7 @@ from .kept_layouts import KeptLayout
 from .lost_histories import written
 from .recorder import AtenRecorder
 from .unbacked import tracers_float
+from .watched_layouts import WatchedLayouts
 
 Layouts = dict[fx.Node, tuple[tuple[Any, ...], tuple[Any, ...]]]
 
@@ -40,19 +41,24 @@ class FunctionalRun:
     """The result of `run_functional`.
 
     outputs: functional tensors and numbers. mutated: whether anything was changed in place. layouts: sizes and strides of every
-    node's result at the time it was made.
+    node's result at the time it was made. watched: whether what was changed in place has kept its layout.
     """
 
     outputs: list[Any]
     mutated: bool
     layouts: Layouts
+    watched: WatchedLayouts
 
 
 class SharedCalls(Regions, Protocol):
-    """Calls that run as one, with the layouts of their results, and whether they have changed anything in place."""
+    """Calls that run as one, with the layouts of their results, and whether they have changed anything in place.
+
+    watched: what is told of the layouts of their arguments.
+    """
 
     layouts: Layouts
     mutated: bool
+    watched: WatchedLayouts
 
 
 @contextmanager
@@ -92,6 +98,10 @@ def run_functional(
     holders = [value for value in (*arguments, *attributes.values()) if isinstance(value, torch.Tensor)]
     by_value: dict[int, torch.Tensor] = {}
     layouts: Layouts = {}
+    watched = WatchedLayouts()
+    watched.before_call(holders, {})
+    if regions is not None:
+        regions.watched = watched
     mutated = False
     has_dirty = recorder.for_training and any(getattr(node.target, "dirty", ()) for node in gm.graph.nodes)
     recorder.traced_asserts = set(_conditions_of_asserts(gm.graph))
@@ -105,6 +115,8 @@ def run_functional(
         if is_assert(node):
             recorder.add_assert(raw_expr(args[0]), args[1])
             return None
+        if is_custom_gradient(node) or is_control_flow(node) or is_function_transform(node):
+            watched.moved = "a call runs a body of its own"
         if is_custom_gradient(node):
             return call_custom_gradient(node, args, recorder, run_call)
         if is_control_flow(node):
@@ -116,6 +128,7 @@ def run_functional(
         changed = [*written(node, args, kwargs)]
         if recorder.for_training:
             recorder.histories.before_call(node, args, kwargs, changed)
+        arguments = watched.before_call(args, kwargs)
         layouts_before = [layout for tensor in changed if (layout := KeptLayout.of(tensor))]
         result = call_node(node, args, kwargs, recorder.mode)
         for layout in layouts_before:
@@ -127,6 +140,7 @@ def run_functional(
         if recorder.stat_updates:
             _flush_stat_updates(recorder, holders, by_value)
             mutated = True
+        watched.after_call(arguments, result)
         if isinstance(result, torch.Tensor):
             if result.layout == torch.strided or result.layout == torch.sparse_coo:  # compressed ones have no strides
                 layouts[node] = tuple(result.size()), tuple(result.stride())
@@ -138,7 +152,7 @@ def run_functional(
     if regions is not None:
         layouts.update(regions.layouts)
         mutated = mutated or regions.mutated
-    return FunctionalRun(outputs, mutated, layouts)
+    return FunctionalRun(outputs, mutated, layouts, watched)
 
 
 def _conditions_of_asserts(graph: fx.Graph) -> Iterator[Any]:

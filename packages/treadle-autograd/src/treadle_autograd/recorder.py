@@ -29,6 +29,7 @@ from .contract import CallInput, InputDescription, StaticInput
 from .decompositions import Decompositions, decompose_composite
 from .effects import may_raise
 from .errors import InternalError, UnsupportedGraph
+from .expansions import Expansions
 from .graph_nodes import append_call
 from .graph_runner import user_line
 from .layouts import like_first_argument, memory_order
@@ -120,6 +121,7 @@ class AtenRecorder(TorchDispatchMode):
         self._offsets: set[Any] = set()
         self.for_training = False
         self.histories = Histories()
+        self._expansions = Expansions()
         self._n_asserts = 0 if self.shape_env is None else len(self.shape_env.env.runtime_asserts)
 
     def bind(self, value: Any, node: fx.Node) -> None:
@@ -193,8 +195,7 @@ class AtenRecorder(TorchDispatchMode):
             raise UnsupportedGraph(reason, self.line())
         rule = self.decompositions.get(func)
         if rule is not None:
-            with self:
-                result = call_torch(rule, args, kwargs, self.line)
+            result = self._decomposed(func, rule, args, kwargs)
             if result is not NotImplemented:
                 return result
         if func is aten.bernoulli.p and (order := memory_order(args[0])) is not None:
@@ -222,6 +223,24 @@ class AtenRecorder(TorchDispatchMode):
             with self:  # a byte per element can be saved for backward, instead of one float
                 result = aten._to_copy.default(aten.ne.Scalar(result, 0), dtype=result.dtype)
         return result
+
+    def _decomposed(self, func: Any, rule: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        """The result of the decomposition `rule`, which records its operators; NotImplemented where it declines."""
+        call = self._expansions.call_of(self, func, rule, args, kwargs)
+        if call is not None:
+            result = self._expansions.copied(self, call)
+            if result is not NotImplemented:
+                return result
+        last, n_inputs = next(iter(reversed(self.recorded.graph.nodes)), None), len(self.recorded.inputs)
+        with self:
+            result = call_torch(rule, args, kwargs, self.line)
+        if call is not None and result is not NotImplemented:
+            self._expansions.keep(self, call, last, n_inputs, result)
+        return result
+
+    def holds_lifted_number(self, tensors: Sequence[torch.Tensor]) -> bool:
+        """Whether one of the tensors is a number of the program's, which operators may take as a number (`_beside`)."""
+        return any(id(tensor) in self._lifted_numbers for tensor in tensors)
 
     def _write(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         """A write that a composite operator makes below functionalisation: `1 - x` in C++ fills an empty tensor.

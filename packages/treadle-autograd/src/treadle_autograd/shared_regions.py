@@ -34,6 +34,7 @@ from .graph_nodes import append_call
 from .histories import functions_behind
 from .recorder import AtenRecorder, storage_key
 from .repeats import Region, find_regions
+from .watched_layouts import WatchedLayouts
 
 #: The entries of a node's `meta` that tell of the program's line, and not of what the node computes.
 _OF_THE_CALL = ("stack_trace", "checkpoint")
@@ -93,7 +94,8 @@ class RegionTrace:
     """The trace of a region as a program of its own.
 
     nodes: the forward part. results: the nodes of the results. differentiable: for each result, whether it requires gradients.
-    layouts: of the calls of the region, in order. saved: positions of arguments and of results (behind the arguments) that backward reads.
+    layouts: of the calls of the region, in order. mutated, moved: whether it changes anything in place, and why what it changes may have
+    another layout in eager. saved: positions of arguments and of results (behind the arguments) that backward reads.
     """
 
     job: Any
@@ -103,6 +105,7 @@ class RegionTrace:
     wrappers: tuple[torch.Tensor, ...]
     layouts: tuple[Any, ...]
     mutated: bool
+    moved: str | None
     saved: tuple[int, ...] = ()
     backward: dict[Hashable, Gradients] = field(default_factory=dict)
 
@@ -128,6 +131,7 @@ class SharedRegions:
         self.recorder = recorder
         self.layouts: dict[fx.Node, Any] = {}
         self.mutated = False
+        self.watched = WatchedLayouts()
         self.by_first_node: dict[fx.Node, Region] = {region.nodes[0]: region for region in find_regions(graph)}
         self._trace = trace
         self._traces: dict[Hashable, RegionTrace | str] = {}
@@ -141,6 +145,7 @@ class SharedRegions:
         recorder.values_before_no_grad.clear()
         recorder.meta = {key: region.nodes[0].meta.get(key) for key in _OF_THE_CALL[:1]}
         nodes = [recorder.node_of_value(value) for value in values]
+        self.watched.after_call(self.watched.before_call(values, {}), None)
         key = region.structure, tuple([self._key(value, node) for value, node in zip(values, nodes, strict=True)])
         if key not in self._traces:
             self._traces[key] = trace_region(region, values, nodes, self._trace)
@@ -152,6 +157,7 @@ class SharedRegions:
         recorder.histories.after_call(outputs)
         self.layouts.update(zip(region.nodes, found.layouts, strict=True))
         self.mutated = self.mutated or found.mutated
+        self.watched.moved = self.watched.moved or found.moved
         results: dict[fx.Node, Any] = dict.fromkeys(region.nodes)
         results.update({region.nodes[k]: output for k, output in zip(region.results, outputs, strict=True)})
         return results
@@ -227,7 +233,8 @@ def trace_region(
     wrappers = tuple(run.outputs)
     calls = [node for node in gm.graph.nodes if node.op in ("call_function", "call_method")]
     layouts = tuple(run.layouts.get(node) for node in calls)
-    made = RegionTrace(job, tuple(job.recorded.input_nodes), tuple(recorded), results, wrappers, layouts, run.mutated)
+    inputs, moved = tuple(job.recorded.input_nodes), run.watched.moved
+    made = RegionTrace(job, inputs, tuple(recorded), results, wrappers, layouts, run.mutated, moved)
     usual = [node.meta["val"] if w.requires_grad else None for node, w in zip(results, wrappers, strict=True)]
     try:
         made.saved = _saved(made, made.gradients_for(usual))

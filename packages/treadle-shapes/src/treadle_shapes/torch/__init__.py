@@ -66,7 +66,7 @@ from treadle_shapes.torch.shape_env import (
     symbolic_strides,
 )
 from treadle_shapes.torch.size_oblivious import answer_size_obliviously, run_for_metadata
-from treadle_shapes.torch.static_calls import fake_call_settings, fake_calls
+from treadle_shapes.torch.static_calls import fake_call_settings, fake_calls, static_call_key
 
 __all__ = [
     "NotDescribed",
@@ -136,4 +136,5 @@ __all__ = [
     "fake_call_settings",
     "sources_in",
     "states_of",
+    "static_call_key",
 ]

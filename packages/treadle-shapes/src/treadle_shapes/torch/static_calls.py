@@ -131,6 +131,18 @@ def static_calls(mode: Any) -> StaticCalls:
     return found  # type: ignore[no-any-return]
 
 
+def static_call_key(
+    mode: Any, target: Any, args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> tuple[Any, list[FakeTensor]] | None:
+    """All that the answer to a call of an overload on fake tensors of `mode` depends on, and the tensors among the arguments, each of them
+    once; None where that is more than metadata, sizes are symbolic, or an argument is of another mode."""
+    tensors: list[FakeTensor] = []
+    try:
+        return (static_calls(mode)._key(target, args, kwargs, tensors), tensors) if settings_are_plain() else None
+    except Unknown:
+        return None
+
+
 class CallsOfMode(FakeCallCache):
     """Results of calls on the fake tensors of `mode`; those of ATen's operators with constant sizes are in the cache of all modes."""
 
@@ -203,4 +215,12 @@ def _writes_its_first_argument_only(target: torch._ops.OpOverload) -> bool:
     return written[0] and not any(written[1:]) and len(target._schema.returns) == 1
 
 
-__all__ = ["StaticCalls", "fake_call_settings", "fake_calls", "forget_all", "static_calls", "why_not_static"]
+__all__ = [
+    "StaticCalls",
+    "fake_call_settings",
+    "fake_calls",
+    "forget_all",
+    "static_call_key",
+    "static_calls",
+    "why_not_static",
+]
