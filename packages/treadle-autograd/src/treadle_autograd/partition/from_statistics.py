@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from treadle_shapes.torch import Kind
+from treadle_shapes.torch import Kind, fake_calls
 from treadle_shapes.torch import operator as operator_of
 
 from ..graph_nodes import append_call
@@ -128,8 +128,9 @@ def _call(graph: fx.Graph, like: fx.Node, target: Callable[..., Any], *args: Any
     made = append_call(graph, target, args, kwargs)
     made.meta = {key: value for key, value in like.meta.items() if key not in ("val", "may_raise", "no_grad")}
     values = [given.meta["val"] if isinstance(given, fx.Node) else given for given in args]
-    with values[0].fake_mode:
-        made.meta["val"] = target(*values, **kwargs)
+    mode = values[0].fake_mode
+    with mode:
+        made.meta["val"] = fake_calls(mode).call(target, lambda: target(*values, **kwargs), values, kwargs)
     return made
 
 

@@ -156,6 +156,8 @@ def _numbers_of_backward(classes: Classes, saved: Sequence[fx.Node]) -> list[fx.
     """The leaves of the arithmetic on sizes that backward needs, each once, in graph order."""
     nodes = list(classes.joint.graph.nodes)
     leaves = frozenset(filter(_is_leaf, nodes))
+    if not leaves:
+        return []
     gradients: Any = nodes[-1].args[0][classes.joint.n_outputs :]  # type: ignore[index]
     used = ancestors([node for node in gradients if isinstance(node, fx.Node)], leaves.union(saved))
     needed = leaves.intersection(used).union(_untold(used, [*saved, *tangents_of(classes.joint)], leaves))
