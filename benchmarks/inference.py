@@ -6,7 +6,8 @@
 
 float32, bfloat16: the twelve models of `benchmarks/models.py`; full: BERT-base, GPT-2, Llama-160M and ViT-B at batch 1, in float32; decode:
 one token behind 128 others of GPT-2 and Llama-160M. Variants: eager, torch.compile, torch.compile with `freezing`, treadle. All variants
-of a row are compiled in one process, compared with eager and timed interleaved (medians). One thread; weights are random.
+of a row are compiled in one process, compared with eager and timed interleaved (medians). One thread; weights are random. The file keeps
+what an earlier run has measured of other parts.
 """
 
 from __future__ import annotations
@@ -196,7 +197,8 @@ def main(arguments: Sequence[str]) -> int:
         part, name = options.row
         print(json.dumps(figures(part, name, options.variants)))
         return 0
-    results = {"command": " ".join(["python benchmarks/inference.py", *arguments]), "machine": machine.describe()}
+    run = {"command": " ".join(["python benchmarks/inference.py", *arguments]), "machine": machine.describe()}
+    parts: dict[str, Any] = json.loads(options.output.read_text("utf-8")) if options.output.exists() else {}
     rows: list[dict[str, Any]] = []
     for part, name in rows_of(options.parts, options.models):
         print(f"{part}: {name}", file=sys.stderr, flush=True)
@@ -204,7 +206,8 @@ def main(arguments: Sequence[str]) -> int:
         with tempfile.TemporaryDirectory(prefix="treadle-inference-") as caches:
             row, error = compare.run_worker(arguments_of_row, Path(caches), TIMEOUT, Path(__file__))
         rows.append(dict(row) if row is not None else {"part": part, "name": name, "error": error})
-        options.output.write_text(json.dumps({**results, "rows": rows}, indent=1) + "\n", encoding="utf-8")
+        parts[part] = {**run, "rows": [row for row in rows if row["part"] == part]}
+        options.output.write_text(json.dumps(parts, indent=1) + "\n", encoding="utf-8")
     print(summary(rows))
     for row in rows:
         if "error" in row:
