@@ -45,6 +45,6 @@ def _place_of_mask(target: Any) -> int | None:
     for place, argument in enumerate(target._schema.arguments):
         kind: Any = argument.type
         is_list = isinstance(kind, torch.ListType) and isinstance(kind.getElementType(), torch.BoolType)
-        if is_list and argument.name in _MASKS and argument.N == len(target._schema.returns):
+        if is_list and argument.name in _MASKS and len(target._schema.returns) == argument.N:
             return place
     return None
