@@ -191,6 +191,30 @@ def test_layers_of_packed_sequences(module):
             torch.testing.assert_close(other, one, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.parametrize("padded", [False, True])
+@pytest.mark.parametrize("reduction", ["mean", "none"])
+def test_connectionist_losses(reduction, padded):
+    """The table that backward reads is as wide as the longest target; PyTorch has no fake kernel for it."""
+
+    def program(x, targets, steps, lengths):
+        log_probs = x.log_softmax(-1).transpose(0, 1)
+        return torch.nn.functional.ctc_loss(log_probs, targets, steps, lengths, reduction=reduction, zero_infinity=True)
+
+    compiled = treadle.compile(program, fullgraph=True)
+    for lengths in ([4, 3, 2], [4, 1, 0], [1, 2, 1]):
+        x, lengths = torch.randn(3, 6, 5), torch.tensor(lengths)
+        targets = torch.randint(1, 5, (3, 4) if padded else (int(lengths.sum()),))
+        found = []
+        for run in (compiled, program):
+            given = x.clone().requires_grad_()
+            loss = run(given, targets, torch.tensor([6, 6, 5]), lengths)
+            found.append((loss, *torch.autograd.grad(loss.sum(), given)))
+        _assert_same(*found)
+    with pytest.raises(RuntimeError, match="input_lengths"):
+        compiled(x, targets, torch.tensor([6, 6, 9]), lengths)
+    assert treadle.stats().eager_graphs == ()
+
+
 @pytest.mark.parametrize("ask", ("tolist", "iterate"))
 def test_rows_of_as_many_as_data_tells(ask):
     """Also where it tells one (fuzz seed 2101575: endless recursion)."""

@@ -1,4 +1,4 @@
-"""Outputs that others are computed from: who asks for their gradients gets them."""
+"""Outputs that others are computed from: who asks for their gradients gets them, and who does not runs the compiled backward graph."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import torch
 from aten_runner import run_aten
 from torch import fx
 
-from treadle_autograd import aot
+from treadle_autograd import aot, training
 
 graph = torch.autograd.graph
 
@@ -70,6 +70,37 @@ def test_named_gradients(function, named, how):
         assert (a is None) == (b is None)
         if a is not None:
             torch.testing.assert_close(a, b)
+
+
+@pytest.mark.parametrize("named", ("w", "both inputs"))
+@pytest.mark.parametrize("function", PROGRAMS)
+def test_gradients_of_inputs_alone_run_compiled(function, named, monkeypatch):
+    def fail(*_):
+        raise AssertionError("ran in eager")
+
+    fast = compiled(function)
+    monkeypatch.setattr(training.Call, "rerun_cut", fail)
+    monkeypatch.setattr(training.Call, "rerun", fail)
+    for a, b in zip(gradients(fast, named, "grad"), gradients(function, named, "grad"), strict=True):
+        torch.testing.assert_close(a, b)
+
+
+def at_a_singular_point(x, w):
+    error = (x - x.detach()).square().mean().sqrt()  # 0, where the derivative of a square root is infinite
+    return x * w, error, (x * w).tanh() * error.detach().clamp_min(1), error**-0.2
+
+
+@pytest.mark.parametrize("chosen", ((0,), (2,), (0, 2)))
+def test_named_gradients_take_nothing_from_other_outputs(chosen):
+    """Zeros as the gradient of the error, times its infinite derivative, are nan."""
+    found = []
+    for function in (compiled(at_a_singular_point), at_a_singular_point):
+        x, w = (torch.linspace(-1, 1, 9).view(3, 3).mul(k).requires_grad_() for k in (1, 2))
+        outputs = function(x, w)
+        found.append(torch.autograd.grad(sum(outputs[k].sum() for k in chosen), [x, w]))
+    for a, b in zip(*found, strict=True):
+        assert b.isfinite().all()
+        torch.testing.assert_close(a, b)
 
 
 def test_the_engine_is_not_asked_for_named_leaves(monkeypatch):

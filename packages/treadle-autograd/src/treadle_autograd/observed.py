@@ -22,6 +22,7 @@ from typing import Any
 
 import torch
 
+from .asked_gradients import named_inputs, node_of
 from .wrapper import writing
 
 # A leaf whose node is in the graph of every `OutputNode` with sources. No gradient ever reaches it. The engine plans to execute its node in
@@ -59,10 +60,22 @@ class Observers:
         """Whether somebody looks, in the backward pass that runs now. The answer for one pass stays the same."""
         if self.were_there():
             return True
-        there = not torch._C._will_engine_execute_node(_PROBE_NODE) or any(map(_is_observed, self._outputs.values()))
+        there = self._are_named() or any(map(_is_observed, self._outputs.values()))
         if there:
             self._cut_in = torch._C._current_graph_task_id()
         return there
+
+    def _are_named(self) -> bool:
+        """Whether the caller may have named one of the outputs. Behind gradients that are differentiated again, one may be named later."""
+        if torch._C._will_engine_execute_node(_PROBE_NODE):
+            return False
+        named = None if torch.is_grad_enabled() else named_inputs()
+        return named is None or any(self._leads_to_output(node_of(given)) for given in named)
+
+    def _leads_to_output(self, node: Any) -> bool:
+        """Whether the node is that of an output, or of an input that an output has been copied into."""
+        nodes = [] if node is None else [node, *[below for below, _ in node.next_functions]]
+        return any(isinstance(n, _OUTPUT_NODE) and n.call.observers is self for n in nodes)
 
 
 def _is_observed(watched: tuple[weakref.ref[torch.Tensor], Mapping[int, Any]]) -> bool:
@@ -96,6 +109,7 @@ class OutputNode(torch.autograd.Function):
         return (None, None, None, tangent, *others)
 
 
+_OUTPUT_NODE: Any = OutputNode._backward_cls  # type: ignore[attr-defined]
 # `Function.apply` without what only transforms of `torch.func` need: under those, no compiled graph runs.
 _apply_output_node = super(torch.autograd.Function, OutputNode).apply
 

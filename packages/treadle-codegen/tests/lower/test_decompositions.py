@@ -38,3 +38,13 @@ def test_parts_become_loops_that_agree_with_eager(name: str) -> None:
         assert not [str(s.op) for s in program.steps if isinstance(s, Extern)]
         for actual, wanted in zip(interpret(program, tensors), tree_leaves(function(*tensors)), strict=True):
             torch.testing.assert_close(actual, wanted, check_stride=False)
+
+
+@pytest.mark.parametrize("name", ["_softmax_backward_data", "_log_softmax_backward_data"])
+def test_gradients_of_softmax_are_row_major_whatever_comes_in(name: str) -> None:
+    whole = getattr(torch.ops.aten, name).default
+    grad, output = torch.randn(4, 3, 5).transpose(0, 1), torch.randn(3, 4, 5).softmax(-1)
+    parts = treadle_codegen.decompositions()[whole]
+    found, wanted = (run(grad, output, 2, torch.float32) for run in (parts, whole))
+    torch.testing.assert_close(found, wanted)
+    assert found.stride() == wanted.stride()

@@ -7,10 +7,13 @@ import random
 
 import pytest
 
+from treadle_shapes import ShapeEnv
+
 torch = pytest.importorskip("torch")
 
 from treadle_shapes.torch.corrected_kernels import batch_norm, view_strides  # noqa: E402
 from treadle_shapes.torch.fake_tensors import fake_like, fake_mode  # noqa: E402
+from treadle_shapes.torch.shape_env import fake_shape_env  # noqa: E402
 
 
 @pytest.mark.parametrize("shape", [(1, 3), (1, 2, 1), (1, 2, 1, 1), (2, 3)])
@@ -134,3 +137,27 @@ def test_every_declared_correction_reaches_an_overload():
         torch.ops.aten.view.default,
         torch.ops.aten.convolution.default,
     } <= kernels().keys()
+
+
+@pytest.mark.parametrize("longest", (0, 3))
+def test_connectionist_losses_are_as_large_as_eagers(longest):
+    loss, mode = torch.ops.aten._ctc_loss, fake_mode()
+    x = torch.randn(2, 6, 4).transpose(0, 1).log_softmax(-1)
+    targets, lengths = torch.ones(2, 3, dtype=torch.int64), [longest, 0]
+    found = loss.default(fake_like(mode, x), fake_like(mode, targets), [6, 6], lengths)
+    expected = loss.default(x, targets, [6, 6], lengths)
+    assert [(t.shape, t.stride()) for t in found] == [(t.shape, t.stride()) for t in expected]
+    backward = torch.ops.aten._ctc_loss_backward.default
+    fake = [fake_like(mode, t) for t in (torch.ones(2), x, targets)]
+    found = backward(*fake, [6, 6], lengths, *found, 0)
+    expected = backward(torch.ones(2), x, targets, [6, 6], lengths, *expected, 0)
+    assert (found.shape, found.stride()) == (expected.shape, expected.stride())
+
+
+def test_lengths_in_tensors_make_a_size_that_data_tells():
+    mode = fake_mode(shape_env=fake_shape_env(ShapeEnv(), allow_dynamic_output_shape_ops=True))
+    x, targets, lengths = torch.randn(6, 2, 4), torch.ones(2, 3, dtype=torch.int64), torch.tensor([6, 6])
+    losses, table = torch.ops.aten._ctc_loss.Tensor(*[fake_like(mode, t) for t in (x, targets, lengths, lengths)])
+    assert losses.shape == (2,)
+    assert table.shape[:2] == (2, 6)
+    assert isinstance(table.shape[2], torch.SymInt)

@@ -84,16 +84,22 @@ def test_writes_random_numbers_and_asserts_cost():
     assert profit(lambda x: torch.rand_like(x) + 1, x) < profit(lambda x: torch.sin(x) + 1, x)
 
 
-def test_outputs_that_are_computed_from_each_other_cost():
-    def f(x):
+def test_several_outputs_that_autograd_records_cost():
+    """Each has a node of its own, whether it is computed from another one or not."""
+
+    def related(x):
         y = torch.sin(x)
         return y, torch.cos(y)
 
-    def g(x):
+    def unrelated(x):
         return torch.sin(x), torch.cos(x)
 
+    def one(x):
+        return torch.cos(torch.sin(x))
+
     x = torch.ones(4, requires_grad=True)
-    assert profit(f, x, grad=True) < profit(g, x, grad=True)
+    assert profit(related, x, grad=True) == profit(unrelated, x, grad=True) < profit(one, x, grad=True) - 20
+    assert profit(related, x) == profit(unrelated, x) == profit(one, x)
 
 
 def test_other_devices_are_unknown():

@@ -26,6 +26,7 @@ from ..joint import JointTrace
 from ..node_sizes import is_number
 from ..random_replay import replay
 from .absent import append_copy, computed_from, insert_zeros, left_operand, why_not_left_out
+from .asked_results import ask_for_used_results
 from .classify import Classes, classify
 from .from_statistics import compute_again
 from .mincut import Partition
@@ -233,6 +234,8 @@ def graph_between(
         if pending:
             insert_custom_calls(graph, copies, pending)
     graph.output(tuple(copies[node] if isinstance(node, fx.Node) else node for node in outputs))
+    for node in graph.nodes:
+        ask_for_used_results(node)
     return graph
 
 

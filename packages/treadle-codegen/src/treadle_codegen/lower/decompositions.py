@@ -20,7 +20,15 @@ from treadle_codegen.lower.nll_loss import nll_loss_backward
 from treadle_shapes.torch import families_with
 from treadle_shapes.torch import operator as operator_record
 
+
+def _log_softmax_backward(grad: torch.Tensor, output: torch.Tensor, dim: int, input_dtype: torch.dtype) -> torch.Tensor:
+    """PyTorch's rule gives the layout of the gradient that comes in, eager a row-major result."""
+    rule = decomposition_table[torch.ops.aten._log_softmax_backward_data.default]
+    return rule(grad, output, dim, input_dtype).contiguous()  # type: ignore[no-any-return]
+
+
 _OWN: dict[Any, Callable[..., Any]] = {
+    torch.ops.aten._log_softmax_backward_data.default: _log_softmax_backward,
     torch.ops.aten.native_batch_norm_backward.default: batch_norm_backward,
     torch.ops.aten.nll_loss_backward.default: nll_loss_backward,
 }

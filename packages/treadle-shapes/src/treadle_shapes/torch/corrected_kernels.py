@@ -240,6 +240,42 @@ def _packed_sequence(mode: Any, func: Any, inputs: torch.Tensor, lengths: Any, b
         return packed, torch.empty((steps,), dtype=torch.int64, device="cpu")
 
 
+# -- connectionist losses ----------------------------------------------------------------------------------------------
+
+
+def _ctc_loss(
+    mode: Any,
+    func: Any,
+    log_probs: torch.Tensor,
+    targets: torch.Tensor,
+    input_lengths: Any,
+    target_lengths: Any,
+    blank: int = 0,
+    zero_infinity: bool = False,
+) -> Any:
+    """The losses, and the table that backward reads: as wide as twice the longest target, and one more."""
+    adapter = mode.shape_env
+    if log_probs.dim() != 3:
+        raise RuntimeError(f"Expected 3-dimensional tensor, but got {log_probs.dim()}-dimensional tensor for log_probs")
+    if not isinstance(target_lengths, torch.Tensor):
+        width = 2 * max(target_lengths, default=0) + 1
+    elif adapter is None or not adapter.allow_dynamic_output_shape_ops:
+        raise fake_impls.DynamicOutputShapeException(func)
+    else:
+        width = adapter.create_unbacked_size()
+    steps, batch, _ = log_probs.shape
+    with mode:
+        return log_probs.new_empty((batch,)), log_probs.new_empty((batch, steps, width))
+
+
+def _ctc_loss_backward(
+    mode: Any, func: Any, grad: torch.Tensor, log_probs: torch.Tensor, *rest: Any, **named: Any
+) -> Any:
+    """The gradient is row-major (aten/src/ATen/native/LossCTC.cpp)."""
+    with mode:
+        return log_probs.new_empty(log_probs.shape)
+
+
 # -- which operator has which ------------------------------------------------------------------------------------------
 
 
@@ -255,6 +291,8 @@ def kernels() -> dict[Any, Callable[..., Any]]:
     """
     found = dict.fromkeys(corrected_by("fused encoder layer"), _encoder_layer)
     found |= dict.fromkeys(corrected_by("packed sequences"), _packed_sequence)
+    found |= dict.fromkeys(corrected_by("connectionist losses"), _ctc_loss)
+    found |= dict.fromkeys(corrected_by("gradients of connectionist losses"), _ctc_loss_backward)
     correcting = {"view strides": _view, "layouts of convolutions": _convolution, "sizes of slices": _slice}
     for name, kernel in correcting.items():
         found |= {op: kernel for op in corrected_by(name) if op in fake_impls.op_implementations_dict}

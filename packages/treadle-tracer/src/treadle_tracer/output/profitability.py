@@ -55,10 +55,9 @@ _BYTES = 1 << 14
 # What a call of a compiled graph costs: guards, the host, the continuation; a node of autograd and its backward pass;
 _CALL = 3.0
 _CALL_RECORDED = 32.0
-# the result and the tangent of each output;
-_OUTPUT = 6.0
-# a node of its own for each recorded output that another one is computed from, or that is computed from another one;
-_OBSERVED = 8.0
+# where there are several recorded outputs, a node of its own for each, beside the result and the tangent: for the first, and for each more;
+_SEVERAL_OUTPUTS = 20.0
+_OUTPUT = 13.0
 # a test whether the inputs share memory, and copies; states of random generators; a handler for failing asserts; guards of numbers.
 _WRITES = 8.0
 _DRAWS = 3.0
@@ -114,7 +113,7 @@ def _overhead(gm: torch.fx.GraphModule, recorded: set[torch.fx.Node]) -> float:
     overhead = _CALL
     if recorded:
         outputs = recorded.intersection(gm.graph.output_node().all_input_nodes)
-        overhead = _CALL_RECORDED + _OUTPUT * (len(outputs) - 1) + _OBSERVED * _observed(gm, recorded)
+        overhead = _CALL_RECORDED + (_SEVERAL_OUTPUTS + _OUTPUT * (len(outputs) - 1) if len(outputs) > 1 else 0.0)
     inputs = [node.meta.get("example_value") for node in gm.graph.find_nodes(op="placeholder")]
     overhead += _NUMBER * sum(isinstance(value, py_sym_types) for value in inputs)
     if why_not_deoptimise(gm) is not None:
@@ -128,22 +127,6 @@ def _overhead(gm: torch.fx.GraphModule, recorded: set[torch.fx.Node]) -> float:
 def _draws_from_state(node: torch.fx.Node) -> bool:
     record = operator(node.target) if node.op == "call_function" else None
     return record is not None and record.draws_from_state
-
-
-def _observed(gm: torch.fx.GraphModule, recorded: set[torch.fx.Node]) -> int:
-    """How many recorded outputs are computed from others, or others from them."""
-    outputs = set(gm.graph.output_node().all_input_nodes)
-    below: dict[torch.fx.Node, set[torch.fx.Node]] = {}
-    found: set[torch.fx.Node] = set()
-    for node in gm.graph.nodes:
-        if node not in recorded:
-            continue
-        sources = set().union(*[below.get(used, ()) for used in node.all_input_nodes])
-        if node in outputs:
-            found |= {node, *sources} if sources else set()
-            sources = {node}
-        below[node] = sources
-    return len(found)
 
 
 def _saved(node: torch.fx.Node, is_recorded: bool) -> float:
