@@ -13,10 +13,11 @@ from treadle_shapes.torch import is_transforming, operator
 from treadle_tracer.errors import Unsupported
 from treadle_tracer.values import differentiation, unbacked
 from treadle_tracer.values.arrays import ArrayValue
-from treadle_tracer.values.base import NONE, Constant, LazyValue
+from treadle_tracer.values.base import NONE, TRUE, Constant, LazyValue
 from treadle_tracer.values.call_effects import storages, written_arguments
 from treadle_tracer.values.dispatched_tensors import correct_aliasing, new_dispatched
 from treadle_tracer.values.floats import is_float
+from treadle_tracer.values.made_state import MadeState
 from treadle_tracer.values.rules import autograd_functions
 from treadle_tracer.values.rules.numpy_arrays import tensor_of_array
 from treadle_tracer.values.rules.rule import Apply, Args, Effect, Kwargs, Rule, members
@@ -64,7 +65,7 @@ def _constrain(lowest: int | None) -> Apply:
 def _checkpoint(tx: TraceContext, args: Args, kwargs: Kwargs) -> Value:
     """Activation checkpointing: the calls inside are marked, and the graph's partition recomputes them in backward.
 
-    Eager runs the function twice. A function that writes to something outside would do so twice, which no graph does.
+    Eager runs the function twice. A function that changes something that was there before would do so twice, which no graph does.
     """
     if is_transforming():
         raise Unsupported("function-transform", "checkpoint, whose hooks on saved tensors a transform refuses")
@@ -76,6 +77,7 @@ def _checkpoint(tx: TraceContext, args: Args, kwargs: Kwargs) -> Value:
         if isinstance(value, TensorValue) and storages(value.fake) & tx.symbols.inference_storages:
             raise Unsupported("torch-call-raises", "checkpoint saves no tensor that was made in inference mode")
     first, before = tx.graph.calls, tx.mutations.writes_outside
+    made = MadeState(tx, (*args, *given.values()))
     tx.graph.checkpoint = first
     try:
         result = args[0].call(tx, args[1:], given)
@@ -83,20 +85,33 @@ def _checkpoint(tx: TraceContext, args: Args, kwargs: Kwargs) -> Value:
         tx.graph.checkpoint = None
     if tx.mutations.writes_outside > before:
         raise Unsupported("checkpoint-writes", f"{args[0].describe()} writes to objects from outside")
+    changed = made.changed()
+    if changed is not None:
+        raise Unsupported("checkpoint-writes", f"{args[0].describe()} changes {changed.describe()}")
+    draws_anew = not _is_true(kwargs.get("preserve_rng_state", TRUE))
     for node in tx.graph.graph.nodes:
-        if node.op.startswith("call_") and node.meta.get("checkpoint") == first and (written := _written_outside(node)):
+        if not node.op.startswith("call_") or node.meta.get("checkpoint") != first:
+            continue
+        if written := _written_outside(node, first):
             raise Unsupported("checkpoint-writes", f"{node.name} writes to {written}")
+        record = operator(node.target)
+        if draws_anew and record is not None and record.is_random:
+            raise Unsupported("checkpoint-writes", f"{node.name} draws other numbers when eager recomputes")
     return result
 
 
-def _written_outside(node: fx.Node) -> str:
-    """The name of an input of the graph that the call writes to, "" if there is none."""
+def _is_true(value: Value) -> bool:
+    return value.is_constant() and value.constant() is True
+
+
+def _written_outside(node: fx.Node, checkpoint: int) -> str:
+    """The name of a tensor that the call writes to and that the checkpointed part of the program does not make, "" if there is none."""
     for root in written_arguments(node):
         while (
             (record := operator(root.target)) is not None and (record.is_view or record.writes) and root.all_input_nodes
         ):
             root = root.all_input_nodes[0]
-        if not root.op.startswith("call_"):
+        if not root.op.startswith("call_") or root.meta.get("checkpoint") != checkpoint:
             return root.name
     return ""
 
