@@ -1,13 +1,18 @@
-"""Checkpointed functions, which eager runs a second time for the gradients: what they change, they change twice."""
+"""Checkpointed functions, which eager runs a second time for the gradients: what they change, they change twice.
+
+With `use_reentrant=True`, the first run is one without gradients.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import itertools
 import types
 
 import pytest
 import torch
-from torch.utils.checkpoint import checkpoint
+from torch.utils.checkpoint import checkpoint, create_selective_checkpoint_contexts
 
 import treadle
 
@@ -171,7 +176,92 @@ def reads_what_was_made_before(x):
     return _run(body, x, LAYERS[0])
 
 
-CHANGING = (
+# ---- contexts around both runs
+
+
+ENTERED: list[str] = []
+
+
+class Noting(contextlib.AbstractContextManager):
+    def __enter__(self):
+        ENTERED.append("entered")
+
+    def __exit__(self, *_):
+        ENTERED.append("left")
+
+
+def under_contexts_of_its_own(x):
+    y = checkpoint(LAYERS[0], x, use_reentrant=False, context_fn=lambda: (Noting(), Noting()))
+    return y * len(ENTERED)
+
+
+def under_autocast_of_its_own(x):
+    contexts = lambda: (torch.autocast("cpu", torch.bfloat16), torch.autocast("cpu", torch.bfloat16))  # noqa: E731
+    return checkpoint(LAYERS[0], x, use_reentrant=False, context_fn=contexts)
+
+
+def saves_some(x):
+    saved = [torch.ops.aten.mm.default]
+    contexts = functools.partial(create_selective_checkpoint_contexts, saved)
+    return checkpoint(lambda h: LAYERS[0](h).tanh(), x, use_reentrant=False, context_fn=contexts)
+
+
+# ---- a first run without gradients
+
+
+def _reentrant(body, *args):
+    return checkpoint(body, *args, use_reentrant=True)
+
+
+def without_arguments_that_require_gradients(x):
+    return _reentrant(LAYERS[0], x.detach())
+
+
+def with_such_an_argument_in_a_tuple(x):
+    return _reentrant(lambda pair: LAYERS[0](pair[0]), (x, 1))
+
+
+def asks_for_the_grad_mode(x):
+    return _reentrant(lambda h: LAYERS[0](h) * (2 if torch.is_grad_enabled() else 3), x)
+
+
+def asks_a_result(x):
+    def body(h):
+        y = LAYERS[0](h)
+        return y * (2 if y.requires_grad else 3)
+
+    return _reentrant(body, x)
+
+
+def returns_a_detached_tensor(x):
+    y, scale = _reentrant(lambda h: (LAYERS[0](h), h.detach() * 2), x)
+    return y * scale * (3 if scale.requires_grad else 4)
+
+
+def returns_its_argument(x):
+    y = _reentrant(lambda h: h, x)
+    return y * (3 if y is x else 4)
+
+
+def returns_a_list(x):
+    y, others = _reentrant(lambda h: (LAYERS[0](h), [h * 2]), x)
+    return y * (3 if others[0].requires_grad else 4)
+
+
+def takes_keywords(x):
+    try:
+        return checkpoint(lambda h, k=1: h * k, x, k=2, use_reentrant=True)
+    except ValueError:
+        return x * 5
+
+
+def layers_of_a_model(x):
+    for layer in LAYERS:
+        x, scale = _reentrant(lambda h, layer=layer: (torch.nn.functional.dropout(layer(h).tanh(), 0.5), None), x)
+    return x
+
+
+LEFT_TO_EAGER = (
     takes_from_an_iterator,
     takes_from_a_generator,
     takes_from_combined_iterators,
@@ -185,23 +275,35 @@ CHANGING = (
     writes_to_a_tensor,
     counts_at_a_tensor,
     draws_anew,
+    under_contexts_of_its_own,
+    under_autocast_of_its_own,
+    without_arguments_that_require_gradients,
+    with_such_an_argument_in_a_tuple,
+    asks_for_the_grad_mode,
+    asks_a_result,
+    returns_a_detached_tensor,
+    returns_its_argument,
+    returns_a_list,
+    takes_keywords,
 )
-KEEPING = (makes_iterators, returns_a_generator, reads_what_was_made_before)
+CAPTURED = (makes_iterators, returns_a_generator, reads_what_was_made_before, saves_some, layers_of_a_model)
 
 
 def _outcome(function):
     x = torch.linspace(-1, 1, 8).view(2, 4).requires_grad_()
     LAYERS.zero_grad()
+    ENTERED.clear()
     torch.manual_seed(0)
     try:
         result = function(x)
         result.sum().backward()
     except RuntimeError as error:  # of PyTorch's check that the second run computes the same
         return type(error).__name__
-    return [result.detach(), x.grad, *[p.grad for p in LAYERS.parameters() if p.grad is not None]]
+    return [result.detach(), len(ENTERED), x.grad, *[p.grad for p in LAYERS.parameters() if p.grad is not None]]
 
 
-@pytest.mark.parametrize("program", (*CHANGING, *KEEPING), ids=lambda program: program.__name__)
+@pytest.mark.filterwarnings("ignore:None of the inputs")
+@pytest.mark.parametrize("program", (*LEFT_TO_EAGER, *CAPTURED), ids=lambda program: program.__name__)
 def test_programs(program):
     compiled = treadle.compile(program)
     for _ in range(2):
@@ -210,5 +312,5 @@ def test_programs(program):
             assert outcome == expected
         else:
             torch.testing.assert_close(outcome, expected)
-    if program in KEEPING:
+    if program in CAPTURED:
         assert not treadle.stats().breaks
