@@ -215,6 +215,22 @@ def test_of_a_view_whose_history_is_lost_behind_a_write(program):
     assert refused_kinds(program)
 
 
+def test_of_a_view_without_gradients_that_is_written_and_returned():
+    def program(x, w):
+        v = x.view(-1)
+        v[0] = w.sum()
+        return v
+
+    run, _ = compiled(program)
+    for function in (program, run, run):
+        x, w = torch.ones(4, 4, requires_grad=True) * 1, torch.ones(4, requires_grad=True)
+        with torch.no_grad():
+            v = function(x, w)
+        assert v.tolist() == [4.0] + [1.0] * 15
+        with pytest.raises(RuntimeError, match="A view was created in no_grad mode"):
+            _ = v.grad_fn
+
+
 def test_flags_may_be_set_on_leaves():
     def program(x):
         WEIGHT.requires_grad_(False)

@@ -411,3 +411,44 @@ def test_subclass_with_operators_elsewhere_is_left_to_python():
         pair = TwoTensor(torch.ones(2), torch.zeros(2))
         assert torch.equal(run(pair), program(pair))
     assert "tensor-kind" in said.codes()
+
+
+def leaf_of_a_copy(x):
+    return x.clone().requires_grad_()
+
+
+def leaf_with_a_gradient(x):
+    y = x.clone().requires_grad_()
+    (y * 2).sum().backward()
+    return y
+
+
+def gradient_of_a_new_leaf(x):
+    y = x.clone().requires_grad_()
+    (y * 2).sum().backward()
+    return y.grad
+
+
+def result_of_a_new_leaf(x):
+    return (x.clone().requires_grad_() * 2).sum()
+
+
+def alias_of_a_leaf(x):
+    return torch.ones(2).requires_grad_().as_subclass(type(x))
+
+
+@pytest.mark.parametrize(
+    "program",
+    [leaf_of_a_copy, leaf_with_a_gradient, gradient_of_a_new_leaf, result_of_a_new_leaf, alias_of_a_leaf],
+    ids=lambda program: program.__name__,
+)
+def test_leaves_that_the_program_makes(program):
+    def facts(value):
+        gradient = value.grad if value.is_leaf else None
+        gradient = None if gradient is None else gradient.tolist()
+        return type(value), value.is_leaf, value.requires_grad, gradient, value.tolist()
+
+    run, _ = compiled(program)
+    expected = facts(program(torch.ones(2).as_subclass(Plain)))
+    for _ in range(2):
+        assert facts(run(torch.ones(2).as_subclass(Plain))) == expected

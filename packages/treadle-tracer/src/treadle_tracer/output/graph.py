@@ -39,6 +39,7 @@ class GraphBuilder:
     Placeholders and attributes come before all calls, in the order in which the trace first used them.
 
     checkpoint: number of the checkpointed part of the program that is being traced, which its calls get as `meta["checkpoint"]`.
+    records_anew: that part runs without gradients at first, and with them in backward, so that no answer about them is right for both.
     separation: keeps writes and calls under exception handlers in different graphs, where they may not be in one.
     """
 
@@ -51,6 +52,7 @@ class GraphBuilder:
         self.calls = 0
         self.watch: Watch | None = None
         self.checkpoint: int | None = None
+        self.records_anew = False
         self.separation: WriteSeparation | None = None
         self._last_input: fx.Node | None = None
         self._first_call: fx.Node | None = None

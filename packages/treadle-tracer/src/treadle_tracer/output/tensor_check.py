@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch.autograd import forward_ad
 
+from ..below_autograd import AUTOGRAD, VIEWS, is_excluded
 from ..dynamic import Chain, DynamicSizes, StrideRule, stride_rules
 from ..source import Path
 from ..tensor_abi import QUERIES, address_of, ask_tensor, handle_offset
@@ -174,6 +175,8 @@ def why_global_state_unfit() -> str | None:
         return "forward-mode differentiation is active"
     if torch._C._is_tracing():
         return "torch.jit.trace records the operators"
+    if is_excluded(VIEWS):
+        return "PyTorch keeps no account of views and writes"
     return None
 
 
@@ -190,10 +193,16 @@ class GlobalState:
         autocast = _autocast_state()
         devices = devices_outside()
         modes = f"default devices {list(map(str, devices))}" if devices else "no torch modes"
+        # Autograd sees no operator in inference mode, and in kernels that PyTorch calls (of custom operators, `__torch_dispatch__`). Only
+        # there PyTorch leaves out what keeps account of views and writes, too.
+        excluded, autograd, views = is_excluded, AUTOGRAD, VIEWS
+        is_below = excluded(autograd)
         self.text = (
             f"grad mode {'on' if grad else 'off'}, inference mode {'on' if inference else 'off'}, default dtype {dtype}, "
             f"deterministic algorithms {'on' if deterministic else 'off'}, autocast {autocast or 'off'}, {modes}"
         )
+        if is_below and not inference:
+            self.text += ", below autograd"
         is_grad, is_inference, get_dtype = (
             torch.is_grad_enabled,
             torch.is_inference_mode_enabled,
@@ -210,7 +219,7 @@ class GlobalState:
         def check(_: Any) -> bool:
             return (
                 is_grad() is grad
-                and is_inference() is inference
+                and excluded(autograd) is is_below
                 and any_autocast() is with_autocast
                 and get_dtype() is dtype
                 and is_deterministic() is deterministic
@@ -221,6 +230,7 @@ class GlobalState:
                 and forward_ad._current_level < 0
                 and not is_traced()
                 and (not with_autocast or _autocast_state() == autocast)
+                and (not is_below or (is_inference() is inference and not excluded(views)))
                 and (not number_of_modes or (not has_other_modes() and active_devices() == devices))
             )
 

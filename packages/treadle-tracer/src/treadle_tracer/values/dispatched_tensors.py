@@ -12,11 +12,12 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from treadle_tracer.below_autograd import is_below_autograd
 from treadle_tracer.errors import Unsupported
 from treadle_tracer.guard_callables import GuardCallable
 from treadle_tracer.source import ConstSource
 from treadle_tracer.values.class_lookup import lookup
-from treadle_tracer.values.operator_calls import DispatchedTensor, StandIn, example, is_below_autograd, plain_argument
+from treadle_tracer.values.operator_calls import DispatchedTensor, StandIn, example, plain_argument
 from treadle_tracer.values.sequences import Sequence, TupleValue
 from treadle_tracer.values.tensor_subclasses import is_dispatching, why_not_subclass
 from treadle_tracer.values.value import Value

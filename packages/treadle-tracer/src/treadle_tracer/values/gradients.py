@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from treadle_shapes.torch import raw_expr
+from treadle_tracer.below_autograd import refuse_below_autograd
 from treadle_tracer.errors import Unsupported
 from treadle_tracer.source import AttrSource
 from treadle_tracer.values.base import NONE, Constant
@@ -45,6 +46,7 @@ def set_requires_grad(tx: TraceContext, owner: Any, value: Value) -> None:
     wanted = bool(value.constant())
     if wanted == owner.fake.requires_grad:
         return
+    refuse_below_autograd(owner.describe())
     if owner.obj is not None and not owner.obj.is_leaf:
         raise Unsupported("tensor-method", f"requires_grad_ of {owner.describe()}, which is no leaf")
     tx.run_in_graph("call_method", "requires_grad_", [owner, Constant(wanted)], {})

@@ -14,6 +14,8 @@ from typing import Any
 import torch
 from torch import fx
 
+from treadle_tracer.errors import Unsupported
+
 
 def leaves_of(outputs: Sequence[torch.Tensor]) -> Iterator[torch.Tensor]:
     """The leaves of autograd's graph below these tensors, each once, in the order of a walk from the first output."""
@@ -37,12 +39,16 @@ def history_at_exit(node: fx.Node, fake: torch.Tensor) -> tuple[fx.Node, Callabl
     node: computes `fake`, in a graph that is not finished. None: the value is right as it is.
     """
     base = fake._base
-    if fake.grad_fn is None and base is not None and base.requires_grad:
+    try:
+        has_history = fake.grad_fn is not None
+    except RuntimeError as error:  # a view that was made with gradients off, whose memory has been written to
+        raise Unsupported("reconstruct", f"a view whose history PyTorch refuses: {error}") from error
+    if not has_history and base is not None and base.requires_grad:
         return node, None  # a view of a leaf, made with gradients off, requires gradients as its base does
-    if fake.requires_grad and fake.grad_fn is None:
+    if fake.requires_grad and not has_history:
         return _detached(node, fake), torch.Tensor.requires_grad_  # a leaf that the program has made
     calls = node.graph.find_nodes(op="call_function", target=torch.autograd.grad)
-    if fake.grad_fn is not None and calls and _is_freed(fake):
+    if has_history and calls and _is_freed(fake):
         return _detached(node, fake), with_freed_history
     return node, None
 

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from treadle_shapes.torch import is_transforming
+from treadle_tracer.below_autograd import is_below_autograd
 from treadle_tracer.by_identity import is_one_of
 from treadle_tracer.errors import Unsupported
 from treadle_tracer.values.base import NONE, LazyValue
@@ -39,21 +40,12 @@ if TYPE_CHECKING:
 
 _NAME = "__torch_dispatch__"
 _SYMBOLIC = (torch.SymInt, torch.SymFloat, torch.SymBool)
-_KEYS = torch._C.DispatchKey  # type: ignore[attr-defined]
-_IS_EXCLUDED = torch._C._dispatch_tls_is_dispatch_key_excluded  # type: ignore[attr-defined]
 _NOT_OF_A_STAND_IN = frozenset(
     "retain_grad register_hook register_post_accumulate_grad_hook data_ptr set_ resize_ resize_as_ share_memory_ requires_grad_ "
     "storage untyped_storage _is_view is_shared pin_memory numpy __array__ __hash__ __deepcopy__ __reduce_ex__ __repr__ __str__ "
     "__format__ backward as_subclass is_inference".split()
 )
 """Methods that look at, or change, the tensor object itself, or need its elements in Python."""
-
-
-def is_below_autograd() -> bool:
-    """Whether the code at hand runs in an operator, past autograd: in a `__torch_dispatch__` that PyTorch calls."""
-    if _IS_EXCLUDED(_KEYS.ADInplaceOrView):
-        return True
-    return _IS_EXCLUDED(_KEYS.AutogradFunctionality) and not torch.is_inference_mode_enabled()
 
 
 def _dispatch_keys() -> tuple[Any, Any]:

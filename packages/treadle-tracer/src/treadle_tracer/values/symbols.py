@@ -12,6 +12,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 from treadle_shapes import evaluate
 from treadle_shapes.expr import weight_of
 from treadle_shapes.torch import begin_history, fake_like, raw_expr
+from treadle_tracer.below_autograd import refuse_below_autograd
 from treadle_tracer.computed_source import ComputedSource, Expression
 from treadle_tracer.decision_programs import Place
 from treadle_tracer.dynamic import DynamicSources, create_size, hints_of, is_small_integer, stride_rules, strides_by
@@ -83,6 +84,8 @@ class Symbols:
 
     def fake_like(self, source: Source, tensor: torch.Tensor, dims: tuple[int, ...]) -> torch.Tensor:
         """A fake tensor with the metadata of `tensor`, the sizes of the dimensions `dims` being symbols."""
+        if tensor.requires_grad:
+            refuse_below_autograd(source.text)
         if dims:
             fake = self._dynamic_fake(source, tensor, dims)
         else:

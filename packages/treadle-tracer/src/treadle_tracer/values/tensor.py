@@ -308,6 +308,8 @@ def _bind(self: TensorValue, tx: TraceContext, raw: Any, name: str) -> Value:
 
 
 def _metadata(self: TensorValue, tx: TraceContext, name: str) -> Value:
+    if tx.graph.records_anew and name in ("requires_grad", "is_leaf"):
+        raise Unsupported("checkpoint", f"use_reentrant=True, and the function asks for .{name}")
     if name == "is_leaf":
         return Constant(is_leaf(tx, self))
     try:

@@ -129,6 +129,9 @@ class SubclassedTensor(OverridingTensor):
     # ---- out of the trace
 
     def emit_new(self, cg: Any) -> None:
+        fake = self.tensor.fake
+        if fake.requires_grad and fake.is_leaf:  # an alias of a leaf is none, and has no gradient of its own
+            raise Unsupported("reconstruct", f"{self.describe()}, which is a leaf", made_at=self.tensor.leaf_made_at)
         cg.cb.push_null()
         cg.const(torch.Tensor.as_subclass)
         cg.value(self.tensor)

@@ -6,22 +6,18 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import fx
 from torch.utils._python_dispatch import return_and_correct_aliasing
 
-from treadle_shapes.torch import is_transforming, operator
-from treadle_tracer.errors import Unsupported
 from treadle_tracer.values import differentiation, unbacked
 from treadle_tracer.values.arrays import ArrayValue
 from treadle_tracer.values.base import NONE, Constant, LazyValue
-from treadle_tracer.values.call_effects import storages, written_arguments
 from treadle_tracer.values.dispatched_tensors import correct_aliasing, new_dispatched
 from treadle_tracer.values.floats import is_float
 from treadle_tracer.values.rules import autograd_functions
+from treadle_tracer.values.rules.checkpoints import checkpoint
 from treadle_tracer.values.rules.numpy_arrays import tensor_of_array
 from treadle_tracer.values.rules.rule import Apply, Args, Effect, Kwargs, Rule, members
 from treadle_tracer.values.sequences import ListValue, TupleValue
-from treadle_tracer.values.tensor import TensorValue
 from treadle_tracer.values.unbacked import check
 from treadle_tracer.values.value import Value
 
@@ -56,49 +52,6 @@ def _constrain(lowest: int | None) -> Apply:
         return constrain(tx, args[0] if args else kwargs["size"], lower, given.get("max"))
 
     return run
-
-
-# ---- autograd
-
-
-def _checkpoint(tx: TraceContext, args: Args, kwargs: Kwargs) -> Value:
-    """Activation checkpointing: the calls inside are marked, and the graph's partition recomputes them in backward.
-
-    Eager runs the function twice. A function that writes to something outside would do so twice, which no graph does.
-    """
-    if is_transforming():
-        raise Unsupported("function-transform", "checkpoint, whose hooks on saved tensors a transform refuses")
-    own = ("use_reentrant", "preserve_rng_state", "context_fn", "determinism_check", "debug", "early_stop")
-    given = {name: value for name, value in kwargs.items() if name not in own}
-    if not torch.is_grad_enabled() or tx.graph.checkpoint is not None:
-        return args[0].call(tx, args[1:], given)
-    for value in (*args[1:], *given.values()):
-        if isinstance(value, TensorValue) and storages(value.fake) & tx.symbols.inference_storages:
-            raise Unsupported("torch-call-raises", "checkpoint saves no tensor that was made in inference mode")
-    first, before = tx.graph.calls, tx.mutations.writes_outside
-    tx.graph.checkpoint = first
-    try:
-        result = args[0].call(tx, args[1:], given)
-    finally:
-        tx.graph.checkpoint = None
-    if tx.mutations.writes_outside > before:
-        raise Unsupported("checkpoint-writes", f"{args[0].describe()} writes to objects from outside")
-    for node in tx.graph.graph.nodes:
-        if node.op.startswith("call_") and node.meta.get("checkpoint") == first and (written := _written_outside(node)):
-            raise Unsupported("checkpoint-writes", f"{node.name} writes to {written}")
-    return result
-
-
-def _written_outside(node: fx.Node) -> str:
-    """The name of an input of the graph that the call writes to, "" if there is none."""
-    for root in written_arguments(node):
-        while (
-            (record := operator(root.target)) is not None and (record.is_view or record.writes) and root.all_input_nodes
-        ):
-            root = root.all_input_nodes[0]
-        if not root.op.startswith("call_"):
-            return root.name
-    return ""
 
 
 # ---- tensors of symbolic numbers, which torch's constructors would read as plain numbers
@@ -147,7 +100,7 @@ RULES = (
     Rule(torch.autograd.Function.apply.__func__, autograd_functions.apply),  # type: ignore[attr-defined]
     Rule(torch.autograd.backward, differentiation.backward, Effect.WRITES_ARGUMENTS),
     Rule(torch.autograd.grad, differentiation.grad, Effect.GRAPH),
-    Rule("torch.utils.checkpoint.checkpoint", _checkpoint),
+    Rule("torch.utils.checkpoint.checkpoint", checkpoint),
     Rule(torch.Tensor._make_wrapper_subclass, new_dispatched),  # type: ignore[attr-defined]
     Rule(return_and_correct_aliasing, correct_aliasing),
     *[Rule(function, _tensor_of_numbers(function), Effect.GRAPH) for function in (torch.tensor, torch.as_tensor)],

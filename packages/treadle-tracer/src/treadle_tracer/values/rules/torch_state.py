@@ -209,6 +209,8 @@ def set_state(tx: TraceContext, setter: Any, args: Args) -> Value:
 
 def _grad_mode(tx: TraceContext, args: Args, kwargs: Kwargs) -> Value:
     """`torch.is_grad_enabled()`"""
+    if tx.graph.records_anew:
+        raise Unsupported("checkpoint", "use_reentrant=True, and the function asks for the grad mode")
     tx.grad_mode_uses += 1
     return Constant(torch.is_grad_enabled())
 
