@@ -31,6 +31,20 @@ CASES: dict[str, tuple[Function, tuple[tuple[int, ...], ...]]] = {
     "computed vector": (lambda x, w: (x.exp() * 2).mm(w.t()).relu(), ((1, 67), (50, 67))),
     "two with one vector": (lambda x, w, v: F.silu(x.mm(w.t())) * x.mm(v.t()), ((1, 67), (50, 67), (50, 67))),
     "one after the other": (lambda x, w, v: x.mm(w.t()).relu().mm(v.t()), ((1, 67), (70, 67), (50, 70))),
+    "terms in rows": (lambda x, w: x.mm(w), ((1, 67), (67, 130))),
+    "terms in many rows": (lambda x, w: x.mm(w), ((1, 5003), (5003, 64))),
+    "terms in long rows": (lambda x, w: x.mm(w), ((1, 67), (67, 5000))),
+    "terms in rows, bias and activation": (lambda x, w, b: F.gelu(torch.addmm(b, x, w)), ((1, 100), (100, 70), (70,))),
+    "terms in rows, for a column": (lambda w, x: w.t().mm(x), ((67, 130), (67, 1))),
+    "batch of terms in rows": (lambda p, v: torch.bmm(p, v), ((6, 1, 70), (6, 70, 64))),
+    "two rows": (lambda x, w: x.mm(w.t()), ((2, 67), (250, 67))),
+    "three rows, terms in rows": (lambda x, w: x.mm(w), ((3, 128), (128, 130))),
+    "four rows": (lambda x, w, b: F.gelu(F.linear(x, w, b)), ((4, 128), (130, 128), (130,))),
+    "four rows, terms in rows": (lambda x, w, b: F.gelu(torch.addmm(b, x, w)), ((4, 128), (128, 130), (130,))),
+    "computed rows": (lambda x, w: (x.exp() * 2).mm(w).relu(), ((2, 67), (67, 251))),
+    "rows that are columns in memory": (lambda x, w: x.t().mm(w), ((67, 2), (67, 251))),
+    "rows added": (lambda a, x, w: torch.addmm(a, x, w), ((2, 250), (2, 67), (67, 250))),
+    "few rows one after the other": (lambda x, w, v: x.mm(w).relu().mm(v.t()), ((2, 67), (67, 256), (70, 256))),
 }
 DTYPES = [torch.float32, torch.float64, torch.bfloat16, torch.float16]
 
@@ -63,9 +77,12 @@ def test_as_close_to_float64_as_eager(name: str, dtype: torch.dtype, threads: in
 
 
 NOT_LOOPS: dict[str, tuple[Function, tuple[tuple[int, ...], ...]]] = {
-    "two rows": (lambda x, w: x.mm(w.t()), ((2, 67), (50, 67))),
+    "two rows and a small matrix": (lambda x, w: x.mm(w.t()), ((2, 67), (50, 67))),
+    "five rows": (lambda x, w: x.mm(w.t()), ((5, 67), (250, 67))),
+    "batch of two rows": (lambda x, w: x.bmm(w), ((2, 2, 67), (2, 67, 250))),
     "few terms": (lambda x, w: x.mm(w.t()), ((1, 63), (50, 63))),
-    "terms in rows": (lambda x, w: x.mm(w), ((1, 67), (67, 50))),
+    "terms in short rows": (lambda x, w: x.mm(w), ((1, 67), (67, 50))),
+    "gaps between rows of terms": (lambda x, w: x.mm(w[:, :67]), ((1, 67), (67, 80))),
     "gaps between rows": (lambda x, w: x.mm(w[:, :67].t()), ((1, 67), (50, 80))),
     "scaled": (lambda a, x, w: torch.addmm(a, x, w.t(), beta=2.0, alpha=0.5), ((50,), (1, 67), (50, 67))),
     "one matrix for all": (lambda x, w: x.bmm(w.t().expand(3, 67, 50)), ((3, 1, 67), (50, 67))),

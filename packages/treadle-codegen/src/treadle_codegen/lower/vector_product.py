@@ -9,20 +9,24 @@ read several rows at once (one thread of an EPYC, matrices that are in no cache:
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 
-from treadle_codegen.ir.loops import View
+from treadle_codegen.ir.loops import IntLike, View
 from treadle_codegen.ir.ops import FLOATS, LOW_FLOATS, compute_dtype
-from treadle_codegen.lower.context import Lowering
+from treadle_codegen.lower.context import Lowering, view_of
 from treadle_codegen.lower.indexing import as_shape
 from treadle_codegen.lower.loop_builder import LoopBuilder
 from treadle_codegen.lower.registry import lowering
 from treadle_codegen.lower.tensor_expr import TensorExpr
-from treadle_codegen.lower.view import permute
+from treadle_codegen.lower.view import narrow, permute
 
+MOST_ROWS = 4  # vectors that one matrix is multiplied by
 _FEW_TERMS = 64  # the sum of a shorter row takes longer than its products
+_FEW_SUMS = 64
+_LARGE_MATRIX = 1 << 14
 
 
 @lowering("aten.mm.default", "aten.bmm.default")
@@ -48,6 +52,18 @@ def _product(lw: Lowering, left: TensorExpr, right: TensorExpr, dtype: torch.dty
     """The product as a stored tensor of `dtype`; None for one that ATen computes."""
     if why_not_loop(lw, left, right) is not None:
         return None
+    if 1 in (left.shape[-2], right.shape[-1]):
+        return _with_vector(lw, left, right, dtype)
+    product = lw.new_buffer((left.shape[0], right.shape[1]), dtype)
+    lw.realize(left)
+    for k in range(MOST_ROWS):
+        if k < left.shape[0]:  # they become one loop nest, because they read the same matrix
+            row = _with_vector(lw, left.view(narrow(left.shape, 0, k, 1)), right, dtype)
+            lw.write_into(View(product.name, row.shape, product.strides, k * product.strides[0]), row)
+    return TensorExpr.stored(view_of(product), dtype)
+
+
+def _with_vector(lw: Lowering, left: TensorExpr, right: TensorExpr, dtype: torch.dtype) -> TensorExpr:
     batch, wide = left.dim - 2, compute_dtype(lw.val.dtype)
     swapped = (*range(batch), batch + 1, batch)
     right = right.view(permute(right.shape, swapped))  # terms come last in both
@@ -64,28 +80,46 @@ def _multiply(o: LoopBuilder, a: int, b: int) -> int:
 
 
 def why_not_loop(lw: Lowering, left: TensorExpr, right: TensorExpr) -> str | None:
-    """Why ATen multiplies, or None: one factor is a vector, and the other one's rows stand in memory one after the other."""
+    """Why ATen multiplies, or None: one factor is a vector, or a few of them, and the other one lies in memory in one piece."""
     if not lw.costs.vector_products:
         return "products of the target's own"
     if lw.val.dtype not in FLOATS | LOW_FLOATS:
         return f"no sums of {lw.val.dtype}"
-    if left.shape[-2] == 1:
-        matrix, step = right.storage, -2
-    elif right.shape[-1] == 1:
-        matrix, step = left.storage, -1
-    else:
+    is_row = left.shape[-2] == 1 or (right.shape[-1] != 1 and are_few_rows(left.shape, right.shape))
+    if not is_row and right.shape[-1] != 1:
         return "two matrices"
+    matrix, step = (right.storage, -2) if is_row else (left.storage, -1)
     if matrix is None or lw.buffers[matrix.buffer].opaque:
         return "a matrix that is not in memory"
     terms = left.shape[-1]
     if not isinstance(terms, int) or terms < _FEW_TERMS or 0 in (*left.shape, *right.shape):
         return "few terms, or nobody knows how many"
-    return None if _are_rows(matrix, step) else "terms that are no neighbours in memory"
+    return None if _are_rows(matrix, step) or _are_columns(matrix, step) else "gaps, or terms that are gathered"
+
+
+def are_few_rows(left: Sequence[IntLike], right: Sequence[IntLike]) -> bool:
+    """Whether matrices of these shapes are so few vectors and so large a matrix that reading this takes nearly all the time."""
+    if len(left) != 2 or not all(isinstance(n, int) for n in (*left, *right)):
+        return False
+    return 1 <= left[0] <= MOST_ROWS and right[0] * right[1] >= _LARGE_MATRIX
 
 
 def _are_rows(matrix: View, step: int) -> bool:
     """Whether elements along dimension `step` are neighbours, rows of them one after the other, and matrices of a batch not the same."""
     other = -1 if step == -2 else -2
-    several = [stride for size, stride in zip(matrix.shape[:-2], matrix.strides[:-2], strict=True) if size != 1]
     follow = matrix.shape[other] == 1 or matrix.strides[other] == matrix.shape[step]
-    return matrix.strides[step] == 1 and follow and 0 not in several
+    return matrix.strides[step] == 1 and follow and not _is_repeated(matrix)
+
+
+def _are_columns(matrix: View, step: int) -> bool:
+    """Whether elements along the other dimension are neighbours, so many that vectors of sums grow side by side."""
+    other = -1 if step == -2 else -2
+    sums = matrix.shape[other]
+    is_wide = isinstance(sums, int) and sums >= _FEW_SUMS
+    return is_wide and matrix.strides[other] == 1 and matrix.strides[step] == sums and not _is_repeated(matrix)
+
+
+def _is_repeated(matrix: View) -> bool:
+    """Whether matrices of a batch are the same."""
+    batch = zip(matrix.shape[:-2], matrix.strides[:-2], strict=True)
+    return any(size != 1 and stride == 0 for size, stride in batch)
