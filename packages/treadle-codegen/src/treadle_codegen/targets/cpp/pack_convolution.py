@@ -4,7 +4,8 @@
     after    p = pack(w); z = mkldnn._convolution_pointwise.binary(x, shortcut, p, b, ..., "add", 1.0, "relu", [], None)
 
 oneDNN computes in blocks over the channels; given the layouts PyTorch uses by default it reorders activations on the way in
-and out and the weights on every call. Measured on resnet18's first layer, one thread: 3.4 ms as it is, 1.4 ms like this.
+and out and the weights on every call. Measured on resnet18's first layer, one thread: 3.4 ms as it is, 1.4 ms like this. In bfloat16,
+convolutions of mobilenetv3 take 174, 365, 146 and 96 us as they are and 74, 160, 72 and 47 like this.
 """
 
 from __future__ import annotations
