@@ -31,6 +31,23 @@ CASES: dict[str, tuple[Function, tuple[tuple[int, ...], ...]]] = {
     "computed vector": (lambda x, w: (x.exp() * 2).mm(w.t()).relu(), ((1, 67), (50, 67))),
     "two with one vector": (lambda x, w, v: F.silu(x.mm(w.t())) * x.mm(v.t()), ((1, 67), (50, 67), (50, 67))),
     "one after the other": (lambda x, w, v: x.mm(w.t()).relu().mm(v.t()), ((1, 67), (70, 67), (50, 70))),
+    "terms in rows": (lambda x, w: x.mm(w), ((1, 67), (67, 130))),
+    "terms in many rows": (lambda x, w: x.mm(w), ((1, 5003), (5003, 64))),
+    "terms in long rows": (lambda x, w: x.mm(w), ((1, 67), (67, 5000))),
+    "terms in rows, bias and activation": (lambda x, w, b: F.gelu(torch.addmm(b, x, w)), ((1, 100), (100, 70), (70,))),
+    "terms in rows, for a column": (lambda w, x: w.t().mm(x), ((67, 130), (67, 1))),
+    "batch of terms in rows": (lambda p, v: torch.bmm(p, v), ((6, 1, 70), (6, 70, 64))),
+    "two rows": (lambda x, w: x.mm(w.t()), ((2, 67), (250, 67))),
+    "computed rows": (lambda x, w: (x.exp() * 2).mm(w).relu(), ((2, 67), (67, 251))),
+    "rows that are columns in memory": (lambda x, w: x.t().mm(w), ((67, 2), (67, 251))),
+    "rows added": (lambda a, x, w: torch.addmm(a, x, w), ((2, 250), (2, 67), (67, 250))),
+    "few rows one after the other": (lambda x, w, v: x.mm(w).relu().mm(v.t()), ((2, 67), (67, 256), (70, 256))),
+}
+# As above, but of 16 bits they are ATen's.
+CASES_OF_WIDE_NUMBERS: dict[str, tuple[Function, tuple[tuple[int, ...], ...]]] = {
+    "three rows": (lambda x, w: x.mm(w), ((3, 128), (128, 130))),
+    "four rows": (lambda x, w, b: F.gelu(F.linear(x, w, b)), ((4, 128), (130, 128), (130,))),
+    "four rows, terms in rows": (lambda x, w, b: F.gelu(torch.addmm(b, x, w)), ((4, 128), (128, 130), (130,))),
 }
 DTYPES = [torch.float32, torch.float64, torch.bfloat16, torch.float16]
 
@@ -47,10 +64,14 @@ def _given(shapes: tuple[tuple[int, ...], ...], dtype: torch.dtype) -> Tensors:
 
 
 @pytest.mark.parametrize("threads", [1, 2])
-@pytest.mark.parametrize("dtype", DTYPES, ids=lambda t: str(t)[6:])
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize(
+    ("name", "dtype"),
+    [(name, dtype) for name in CASES for dtype in DTYPES]
+    + [(name, dtype) for name in CASES_OF_WIDE_NUMBERS for dtype in (torch.float32, torch.float64)],
+    ids=lambda x: str(x).removeprefix("torch."),
+)
 def test_as_close_to_float64_as_eager(name: str, dtype: torch.dtype, threads: int, tmp_path: Path) -> None:
-    function, shapes = CASES[name]
+    function, shapes = (CASES | CASES_OF_WIDE_NUMBERS)[name]
     given = _given(shapes, dtype)
     compiled = _compiled(function, given, tmp_path, threads)
     assert "extern" not in compiled.ir_text
@@ -63,13 +84,24 @@ def test_as_close_to_float64_as_eager(name: str, dtype: torch.dtype, threads: in
 
 
 NOT_LOOPS: dict[str, tuple[Function, tuple[tuple[int, ...], ...]]] = {
-    "two rows": (lambda x, w: x.mm(w.t()), ((2, 67), (50, 67))),
+    "two rows and a small matrix": (lambda x, w: x.mm(w.t()), ((2, 67), (50, 67))),
+    "five rows": (lambda x, w: x.mm(w.t()), ((5, 67), (250, 67))),
+    "rows that do not stay in the caches": (lambda x, w: x.mm(w.t()), ((4, 1537), (20, 1537))),
+    "batch of two rows": (lambda x, w: x.bmm(w), ((2, 2, 67), (2, 67, 250))),
     "few terms": (lambda x, w: x.mm(w.t()), ((1, 63), (50, 63))),
-    "terms in rows": (lambda x, w: x.mm(w), ((1, 67), (67, 50))),
+    "terms in short rows": (lambda x, w: x.mm(w), ((1, 67), (67, 50))),
+    "gaps between rows of terms": (lambda x, w: x.mm(w[:, :67]), ((1, 67), (67, 80))),
     "gaps between rows": (lambda x, w: x.mm(w[:, :67].t()), ((1, 67), (50, 80))),
     "scaled": (lambda a, x, w: torch.addmm(a, x, w.t(), beta=2.0, alpha=0.5), ((50,), (1, 67), (50, 67))),
     "one matrix for all": (lambda x, w: x.bmm(w.t().expand(3, 67, 50)), ((3, 1, 67), (50, 67))),
 }
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("name", CASES_OF_WIDE_NUMBERS)
+def test_several_rows_of_16_bits_are_those_of_aten(name: str, dtype: torch.dtype, tmp_path: Path) -> None:
+    function, shapes = CASES_OF_WIDE_NUMBERS[name]
+    assert "extern" in _compiled(function, _given(shapes, dtype), tmp_path).ir_text
 
 
 @pytest.mark.parametrize("name", NOT_LOOPS)
@@ -113,3 +145,34 @@ def test_a_vector_that_is_part_of_the_matrix(tmp_path: Path) -> None:
     (w,) = _given(((70, 70),), torch.float32)
     function: Function = lambda w: w[3:4].mm(w.t())  # noqa: E731
     torch.testing.assert_close(_compiled(function, (w,), tmp_path)(w)[0], function(w))
+
+
+@pytest.mark.parametrize("in_rows", [False, True], ids=["row-major", "transposed"])
+def test_few_rows_read_the_matrix_in_one_loop(in_rows: bool, tmp_path: Path) -> None:
+    x, w = _given(((4, 128), (140, 128) if in_rows else (128, 140)), torch.float32)
+    compiled = _compiled(lambda x, w: x.mm(w.t() if in_rows else w), (x, w), tmp_path)
+    (kernel,) = compiled.kernels
+    assert kernel.text.count("b1[") == 1
+    torch.testing.assert_close(compiled(x, w)[0], x.mm(w.t() if in_rows else w))
+
+
+def test_numbers_of_16_bits_are_converted_once(tmp_path: Path) -> None:
+    given = _given(((1, 128), (140, 128)), torch.bfloat16)
+    compiled = _compiled(lambda x, w: x.mm(w.t()), given, tmp_path)
+    product = compiled.ir_text[compiled.ir_text.rindex("loop ") :]
+    assert "load mm_default[r0] : float32" in product and product.count("cast") == 2
+
+
+@pytest.mark.parametrize("rows", [1, 2])
+def test_nan_and_infinity_in_rows_of_terms(rows: int, tmp_path: Path) -> None:
+    x, w = _given(((rows, 130), (130, 150)), torch.float32)
+    w[3, 0], w[7, 1], w[128, 2], x[0, 5], w[5, 3], w[5, 4] = (
+        float("nan"),
+        float("inf"),
+        float("-inf"),
+        0.0,
+        float("inf"),
+        0.0,
+    )
+    found = _compiled(lambda x, w: x.mm(w), (x, w), tmp_path)(x, w)[0]
+    torch.testing.assert_close(found, x.mm(w), equal_nan=True)

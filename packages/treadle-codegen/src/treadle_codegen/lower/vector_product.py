@@ -4,7 +4,18 @@
 
 Reading the matrix takes all the time. A loop that walks it from its first element to its last reads faster than BLAS and oneDNN, which
 read several rows at once (one thread of an EPYC, matrices that are in no cache: about 14 to 23 GB/s instead of 7 to 15 in float32, 7 to
-19 instead of 4 to 9 in bfloat16), and what follows runs in the same kernel.
+19 instead of 4 to 9 in bfloat16), and what follows runs in the same kernel. Where terms are the rows of the matrix (the weights of GPT-2),
+sums grow side by side (`targets.cpp.columns`): 20 GB/s instead of 15.
+
+A few rows times a large matrix are as many such products, which share a loop and read the matrix once. Microseconds of `mm`, of oneDNN with
+a packed weight, and of the loop, in float32; all of them on a machine that was busy, so that only their ratios mean something:
+
+    terms, columns      row-major, M = 2        M = 3                 M = 4             transposed, M = 2      M = 3            M = 4
+    768, 768           918   903   605    787   430   557    803   395   461    1202   903   500    980  430  284    628  395  382
+    768, 3072         1978  1942  1163   2350  1480  1487   5465  2330  2267    3877  1942  1020   5013 1480 1144   4447 2330 2213
+    2048, 2048        6801  5794  3052  10613  4376  5418  12446  4269  5578    8400  5794  3957  13331 4376 7275   8275 4269 8369
+
+So weights of three and four rows are packed where that is allowed (`targets.cpp.pack_linear`), and multiplied by loops elsewhere.
 """
 
 from __future__ import annotations
@@ -15,14 +26,21 @@ import torch
 
 from treadle_codegen.ir.loops import View
 from treadle_codegen.ir.ops import FLOATS, LOW_FLOATS, compute_dtype
-from treadle_codegen.lower.context import Lowering
-from treadle_codegen.lower.indexing import as_shape
+from treadle_codegen.lower.context import Lowering, view_of
+from treadle_codegen.lower.indexing import Shape, as_shape
 from treadle_codegen.lower.loop_builder import LoopBuilder
 from treadle_codegen.lower.registry import lowering
 from treadle_codegen.lower.tensor_expr import TensorExpr
-from treadle_codegen.lower.view import permute
+from treadle_codegen.lower.view import narrow, permute
 
+MOST_ROWS = 4  # vectors that one matrix is multiplied by
+_MOST_LOW_ROWS = 2  # of 16 bits, which take longer to convert than to read
 _FEW_TERMS = 64  # the sum of a shorter row takes longer than its products
+_FEW_SUMS = 64
+_LARGE_MATRIX = 1 << 14
+_CACHED_BYTES = (
+    24 << 10
+)  # of vectors that are read again for each row of the matrix: they share a first-level cache with it
 
 
 @lowering("aten.mm.default", "aten.bmm.default")
@@ -48,15 +66,34 @@ def _product(lw: Lowering, left: TensorExpr, right: TensorExpr, dtype: torch.dty
     """The product as a stored tensor of `dtype`; None for one that ATen computes."""
     if why_not_loop(lw, left, right) is not None:
         return None
+    if 1 in (left.shape[-2], right.shape[-1]):
+        return _with_vector(lw, left, right, dtype)
+    product = lw.new_buffer((left.shape[0], right.shape[1]), dtype)
+    lw.realize(left)
+    for k in range(MOST_ROWS):
+        if k < left.shape[0]:  # they become one loop nest, because they read the same matrix
+            row = _with_vector(lw, left.view(narrow(left.shape, 0, k, 1)), right, dtype)
+            lw.write_into(View(product.name, row.shape, product.strides, k * product.strides[0]), row)
+    return TensorExpr.stored(view_of(product), dtype)
+
+
+def _with_vector(lw: Lowering, left: TensorExpr, right: TensorExpr, dtype: torch.dtype) -> TensorExpr:
     batch, wide = left.dim - 2, compute_dtype(lw.val.dtype)
     swapped = (*range(batch), batch + 1, batch)
     right = right.view(permute(right.shape, swapped))  # terms come last in both
     is_row = left.shape[batch] == 1
     vector, matrix = (left, right) if is_row else (right, left)
     lw.realize(vector)
+    if vector.dtype in LOW_FLOATS:  # converted once, and not again for each row of the matrix
+        vector = lw.pointwise(_itself, [vector], wide, shape=vector.shape, compute=wide)
+        lw.realize(vector)
     terms = lw.pointwise(_multiply, [vector, matrix], wide, shape=matrix.shape, compute=wide)
     total = lw.reduce("sum", terms, [batch + 1], keepdim=True, dtype=dtype, accumulate=wide)
     return total.view(permute(total.shape, swapped)) if is_row else total
+
+
+def _itself(o: LoopBuilder, a: int) -> int:
+    return a
 
 
 def _multiply(o: LoopBuilder, a: int, b: int) -> int:
@@ -64,28 +101,61 @@ def _multiply(o: LoopBuilder, a: int, b: int) -> int:
 
 
 def why_not_loop(lw: Lowering, left: TensorExpr, right: TensorExpr) -> str | None:
-    """Why ATen multiplies, or None: one factor is a vector, and the other one's rows stand in memory one after the other."""
+    """Why ATen multiplies, or None: one factor is a vector, or a few of them, and the other one lies in memory in one piece."""
     if not lw.costs.vector_products:
         return "products of the target's own"
     if lw.val.dtype not in FLOATS | LOW_FLOATS:
         return f"no sums of {lw.val.dtype}"
-    if left.shape[-2] == 1:
-        matrix, step = right.storage, -2
-    elif right.shape[-1] == 1:
-        matrix, step = left.storage, -1
-    else:
-        return "two matrices"
+    is_column = right.shape[-1] == 1 and left.shape[-2] != 1
+    matrix, step = (left.storage, -1) if is_column else (right.storage, -2)
     if matrix is None or lw.buffers[matrix.buffer].opaque:
         return "a matrix that is not in memory"
     terms = left.shape[-1]
     if not isinstance(terms, int) or terms < _FEW_TERMS or 0 in (*left.shape, *right.shape):
         return "few terms, or nobody knows how many"
-    return None if _are_rows(matrix, step) else "terms that are no neighbours in memory"
+    if left.shape[-2] != 1 and not is_column:
+        return (
+            why_not_few_rows(left.shape, right.shape, right.storage.strides, lw.val.dtype)
+            if right.storage
+            else "two matrices"
+        )
+    return None if _are_rows(matrix, step) or _are_columns(matrix, step) else "gaps, or terms that are gathered"
+
+
+def why_not_few_rows(left: Shape, right: Shape, strides: Shape, dtype: torch.dtype) -> str | None:
+    """Why a product of two matrices is not one of a few vectors with a matrix so large that reading this takes nearly all the time."""
+    if len(left) != 2 or not all(isinstance(n, int) for n in (*left, *right)):
+        return "a batch of products, or symbolic sizes"
+    (rows, terms), (_, columns) = left, right
+    if (
+        rows > (_MOST_LOW_ROWS if dtype in LOW_FLOATS else MOST_ROWS)
+        or terms < _FEW_TERMS
+        or terms * columns < _LARGE_MATRIX
+    ):
+        return "two matrices"
+    if strides == (columns, 1):
+        return None if columns >= _FEW_SUMS else "too few columns"
+    if strides != (1, terms):
+        return "gaps between rows, or terms that are gathered"
+    return "the vectors do not stay in the caches" if rows * terms * dtype.itemsize > _CACHED_BYTES else None
 
 
 def _are_rows(matrix: View, step: int) -> bool:
     """Whether elements along dimension `step` are neighbours, rows of them one after the other, and matrices of a batch not the same."""
     other = -1 if step == -2 else -2
-    several = [stride for size, stride in zip(matrix.shape[:-2], matrix.strides[:-2], strict=True) if size != 1]
     follow = matrix.shape[other] == 1 or matrix.strides[other] == matrix.shape[step]
-    return matrix.strides[step] == 1 and follow and 0 not in several
+    return matrix.strides[step] == 1 and follow and not _is_repeated(matrix)
+
+
+def _are_columns(matrix: View, step: int) -> bool:
+    """Whether elements along the other dimension are neighbours, so many that vectors of sums grow side by side."""
+    other = -1 if step == -2 else -2
+    sums = matrix.shape[other]
+    is_wide = isinstance(sums, int) and sums >= _FEW_SUMS
+    return is_wide and matrix.strides[other] == 1 and matrix.strides[step] == sums and not _is_repeated(matrix)
+
+
+def _is_repeated(matrix: View) -> bool:
+    """Whether matrices of a batch are the same."""
+    batch = zip(matrix.shape[:-2], matrix.strides[:-2], strict=True)
+    return any(size != 1 and stride == 0 for size, stride in batch)

@@ -206,3 +206,40 @@ def test_positions_behind_the_reduction_are_checked(threads: int, cache: Path) -
         wrong[position] = 50
         with pytest.raises(IndexError, match="out of range"):
             graph(index, wrong, table)
+
+
+def test_one_nest_reads_long_parts_of_rows(cache: Path) -> None:
+    x = torch.randn(40, 5000)
+    graph = compiled(lambda x: x.sum(0), x, cache)
+    assert "o0b += 5000" in graph.source
+    torch.testing.assert_close(graph(x)[0], x.sum(0), rtol=1e-5, atol=1e-5)
+
+
+def test_several_nests_read_what_stays_in_the_caches(cache: Path) -> None:
+    x = torch.randn(40, 5120)
+    graph = compiled(lambda x: x.log_softmax(0), x, cache)
+    assert "o0b += 256" in graph.source
+
+
+def test_threads_have_a_block_each(cache: Path) -> None:
+    x = torch.randn(40, 5000)
+    graph = compiled(lambda x: x.sum(0), x, cache, threads=2)
+    assert "o0b += 2512" in graph.source
+    torch.testing.assert_close(graph(x)[0], x.sum(0), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize(("columns", "rows"), [(64, 4), (1000, 16)])
+def test_rows_per_pass_over_the_accumulators(columns: int, rows: int, cache: Path) -> None:
+    for count in (rows - 1, 2 * rows - 1, 2 * rows, 5 * rows + 3):
+        x = torch.randn(count, columns)
+        graph = compiled(lambda x: x.sum(0), x, cache)
+        assert (f"+= {rows}) {{" in graph.source) == (count >= 2 * rows)
+        torch.testing.assert_close(graph(x)[0], x.sum(0), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("columns", [9001, 10000])
+def test_more_columns_than_accumulators_fit_the_cache(columns: int, threads: int, cache: Path) -> None:
+    x = torch.randn(33, columns)
+    for function in (lambda x: x.sum(0), lambda x: x.argmax(0), lambda x: x.amax(0).exp()):
+        torch.testing.assert_close(compiled(function, x, cache, threads)(x)[0], function(x), rtol=1e-5, atol=1e-5)

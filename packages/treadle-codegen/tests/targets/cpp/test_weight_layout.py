@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
 import torch
 import torch.nn.functional as F  # noqa: N812 (the name everybody knows)
 from aten_capture import capture
@@ -72,11 +73,12 @@ def test_one_copy_serves_products_that_share_a_weight(tmp_path: Path) -> None:
     torch.testing.assert_close(compiled(*inputs)[0], fn(*inputs), rtol=1e-5, atol=1e-5)
 
 
-def test_a_weight_that_one_row_is_multiplied_by_stays_where_it_is(tmp_path: Path) -> None:
+@pytest.mark.parametrize("rows", [1, 2])
+def test_a_weight_that_few_rows_are_multiplied_by_stays_where_it_is(rows: int, tmp_path: Path) -> None:
     def fn(x: torch.Tensor, w: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
         return F.gelu(F.linear(x, w, b))
 
-    inputs = [torch.randn(1, 96), torch.randn(32, 96), torch.randn(32)]
+    inputs = [torch.randn(rows, 128), torch.randn(150, 128), torch.randn(150)]
     compiled = _compiled(fn, inputs, (1, 2), tmp_path)
     assert "static derived" not in compiled.ir_text and "extern" not in compiled.ir_text
     torch.testing.assert_close(compiled(*inputs)[0], fn(*inputs), rtol=1e-5, atol=1e-5)

@@ -16,7 +16,9 @@ import torch
 from torch import fx
 from torch._subclasses.fake_tensor import FakeTensorMode
 
+from treadle_codegen.lower.indexing import as_shape
 from treadle_codegen.lower.lowerings import LOWERINGS
+from treadle_codegen.lower.vector_product import why_not_few_rows
 from treadle_codegen.rewrite.propagate import insert_call
 from treadle_codegen.rewrite.static import is_view_of_input, static_nodes
 from treadle_shapes.torch import Kind
@@ -40,9 +42,9 @@ def lay_out_weights(graph: fx.Graph, mode: FakeTensorMode) -> int:
         position = None if record is None else record.right_operand
         if position is None or why_not_copy(node.args[position], static, spent) is not None:
             continue
-        if has_one_row(node.args[position - 1]):  # a loop reads columns of the weight (`lower.vector_product`)
-            continue
         weight = node.args[position]
+        if is_read_by_loop(node.args[position - 1], weight):
+            continue
         if weight not in copies:
             with graph.inserting_after(weight):
                 dense = insert_call(graph, mode, weight, _row_major, weight)
@@ -59,10 +61,15 @@ def _bytes(node: fx.Node) -> int:
     return value.numel() * value.dtype.itemsize
 
 
-def has_one_row(left: Any) -> bool:
-    """Whether a left operand is a row vector."""
-    rows = left.meta["val"].shape[-2] if isinstance(left, fx.Node) else None
-    return isinstance(rows, int) and rows == 1  # asking a symbolic number would make a guard of the answer
+def is_read_by_loop(left: Any, weight: fx.Node) -> bool:
+    """Whether a loop reads the weight as it lies, because the left operand is a row or a few (`lower.vector_product`)."""
+    if not isinstance(left, fx.Node):
+        return False
+    given, value = left.meta["val"], weight.meta["val"]
+    if not isinstance(given.shape[-2], int):
+        return False  # asking a symbolic number would make a guard of the answer
+    shapes = as_shape(given.shape), as_shape(value.shape), as_shape(value.stride())
+    return given.shape[-2] == 1 or why_not_few_rows(*shapes, value.dtype) is None
 
 
 def why_not_copy(weight: Any, static: set[fx.Node], spent: int) -> str | None:
