@@ -67,6 +67,8 @@ _IN_GLOBAL_STATE = [
 ]
 """Switches that every trace relies on, and that the program may set: the trace sets them, too."""
 
+_LIMIT = "_cuda_{}_cudnn_benchmark_limit"  # in builds for CUDA
+
 _SWITCHES = [
     *members(
         "torch",
@@ -85,6 +87,7 @@ _SWITCHES = [
         "_get_cudnn_depthwise_kernel _get_fp32_precision_getter",
     ),
     *members("torch._C", "_get_accelerator"),
+    *([getattr(torch._C, _LIMIT.format("get"))] if hasattr(torch._C, _LIMIT.format("get")) else []),
     *members("torch.cuda", "is_initialized is_available device_count is_bf16_supported is_current_stream_capturing"),
     *members("torch.backends.mps", "is_available"),
     *members("torch.distributed", "is_initialized is_available"),
@@ -168,6 +171,9 @@ def _setters_of_cuda() -> dict[Any, StateSetter]:
         for name in names
         if hasattr(torch._C, f"_set_{name}")  # since torch 2.13: the last
     }
+    if hasattr(torch._C, _LIMIT.format("set")):
+        limit = StateSetter(getattr(torch._C, _LIMIT.format("get")), of_cuda=True)
+        found[getattr(torch._C, _LIMIT.format("set"))] = limit
     found[torch._C._set_fp32_precision_setter] = StateSetter(torch._C._get_fp32_precision_getter, keys=2, of_cuda=True)
     return found
 
