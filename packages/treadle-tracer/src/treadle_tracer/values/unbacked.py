@@ -28,7 +28,8 @@ from treadle_tracer.values.value import Value
 if TYPE_CHECKING:
     from torch import fx
 
-    from treadle_tracer.values.value import FrameView, TraceContext
+    from treadle_tracer.values.state_views import FrameView
+    from treadle_tracer.values.value import TraceContext
 
 aten = torch.ops.aten
 _LONGEST_NAME = 60
