@@ -167,3 +167,27 @@ def test_inference_mode_and_no_grad():
         torch.testing.assert_close(result, model(x), rtol=1e-4, atol=1e-5)
         assert not result.is_inference() and not result.requires_grad
     assert compiled(x).requires_grad
+
+
+class _RowMajor(nn.Module):
+    """Two layers whose weights are [in, out], as GPT-2's are."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.up, self.down = [nn.Parameter(torch.randn(*sizes) / 16) for sizes in ((160, 384), (384, 160))]
+        self.bias = nn.Parameter(torch.randn(384))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x + torch.nn.functional.gelu(torch.addmm(self.bias, x, self.up)).mm(self.down)
+
+
+@pytest.mark.parametrize("rows", [1, 2, 4])
+def test_few_rows_see_weights_that_were_written_behind_pytorch(rows: int) -> None:
+    torch.manual_seed(0)
+    model, x = _RowMajor(), torch.randn(rows, 160)
+    compiled = treadle.compile(model)
+    with torch.no_grad():
+        for k in range(4):
+            torch.testing.assert_close(compiled(x), model(x), rtol=1e-4, atol=1e-4)
+            model.up.detach().numpy()[k] *= 3
+            model.down.data.mul_(-1)
