@@ -51,3 +51,11 @@ def test_the_example_of_the_module():
             FreshOutput(1),
         ),
     )
+
+
+def test_static_inputs_are_equal_if_their_tensor_is_one():
+    tensor = torch.ones(3)
+    same, other = StaticInput("w", tensor), StaticInput("w", tensor.clone())
+    assert same == StaticInput("w", tensor) and hash(same) == hash(StaticInput("w", tensor))
+    assert same != other and same != StaticInput("b", tensor)
+    assert Contract((same,), (), ()) == Contract((StaticInput("w", tensor),), (), ()) != Contract((other,), (), ())

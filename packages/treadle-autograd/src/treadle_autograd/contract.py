@@ -36,12 +36,19 @@ class Geometry:
         return all(type(value) is int for value in (*self.size, *self.stride, self.offset))
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class StaticInput:
     """A parameter, buffer or constant: `tensor` itself is passed on every call."""
 
     name: str
     tensor: torch.Tensor
+
+    def __eq__(self, other: object) -> bool:
+        # The method that dataclasses make would ask the tensors, since Python 3.13 also those that are one object.
+        return isinstance(other, StaticInput) and self.name == other.name and self.tensor is other.tensor
+
+    def __hash__(self) -> int:
+        return hash((self.name, id(self.tensor)))
 
 
 @dataclass(frozen=True)
