@@ -48,30 +48,37 @@ def unrelated(x, w):
 PROGRAMS = [infinite, trunk, parts, stacked, turned, unrelated]
 
 
-def gradients(run: Callable[..., Sequence[Any]], chosen: Sequence[int]) -> list[Any]:
+def gradients(run: Callable[..., Sequence[Any]], chosen: Sequence[int], waits: bool = False) -> list[Any]:
+    """waits: whether somebody waits for the gradients, so that the backward graph runs in stages."""
     generator = torch.Generator().manual_seed(0)
     x, w = (torch.randn(3, 3, generator=generator).abs().requires_grad_() for _ in range(2))
+    if waits:
+        for leaf in (x, w):
+            leaf.register_post_accumulate_grad_hook(lambda leaf: None)
     outputs = run(x, w)
     torch.autograd.backward([outputs[k].sum() for k in chosen])
     return [x.grad, w.grad]
 
 
-def check(run: Callable[..., Sequence[Any]], program: Callable[..., Sequence[Any]], chosen: Sequence[int]) -> None:
-    for mine, theirs in zip(gradients(run, chosen), gradients(program, chosen), strict=True):
+def check(
+    run: Callable[..., Sequence[Any]], program: Callable[..., Sequence[Any]], chosen: Sequence[int], waits: bool = False
+) -> None:
+    for mine, theirs in zip(gradients(run, chosen, waits), gradients(program, chosen), strict=True):
         assert (mine is None) == (theirs is None)
         if mine is not None:
             torch.testing.assert_close(mine, theirs, equal_nan=True)
 
 
+@pytest.mark.parametrize("waits", [False, True], ids=["whole", "stages"])
 @pytest.mark.parametrize("partition", [min_cut, save_everything])
 @pytest.mark.parametrize("program", PROGRAMS, ids=lambda program: program.__name__)
-def test_every_choice_of_outputs(program, partition):
+def test_every_choice_of_outputs(program, partition, waits):
     x, w = (torch.randn(3, 3).abs().requires_grad_() for _ in range(2))
     run = aot(fx.symbolic_trace(program), [x, w], inference=False, forward=lambda gm, _: gm, partition=partition)
     for _ in range(2):
         for count in (1, 2, 3):
             for chosen in itertools.combinations(range(3), count):
-                check(run, program, chosen)
+                check(run, program, chosen, waits)
 
 
 def test_the_graph_has_nothing_of_outputs_without_tangents():

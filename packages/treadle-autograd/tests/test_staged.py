@@ -225,3 +225,25 @@ def test_saved_tensors_are_packed_once():
         out.sum().backward()
         counts.append(len(packed))
     assert counts[0] == counts[1]
+
+
+def test_stages_compute_nothing_from_outputs_without_tangents():
+    """Zeros times the infinite derivatives of the second output would be nan."""
+
+    def function(x: torch.Tensor, *weights: torch.Tensor) -> Any:
+        hidden = chain(x, *weights)
+        return hidden, (x - x).square().sum().sqrt() * weights[-1].sum(), (hidden - hidden).norm()
+
+    inputs = leaves(6)
+    compiled = Compiled(function, inputs, range(6))
+    for chosen in ([0], [0, 2], [0, 1, 2], [0]):
+        del compiled.events[:]
+        expected, found = [], []
+        for run, gradients in ((compiled.gm, expected), (compiled.run, found)):
+            for leaf in inputs:
+                leaf.grad = None
+            outputs = run(*inputs)
+            torch.autograd.backward([outputs[k].sum() for k in chosen])
+            gradients += [leaf.grad for leaf in inputs]
+        torch.testing.assert_close(found, expected, equal_nan=True)
+        assert compiled.events.count("run") > 3

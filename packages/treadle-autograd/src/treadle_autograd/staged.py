@@ -31,11 +31,13 @@ class Handed:
     """What one stage hands to the next.
 
     wanted     positions of the gradients that the pass computes
+    absent     numbers of the tangents that it does without
     gradients  those that are known and not given to autograd yet
     values     what later stages read; None where the first one has found all gradients without the compiled backward graph
     """
 
     wanted: tuple[int, ...]
+    absent: tuple[int, ...] = ()
     gradients: dict[int, Any] = field(default_factory=dict)
     values: dict[fx.Node, Any] | None = None
 
@@ -59,7 +61,7 @@ class Stages:
         self._joint = program.joint.whole()
         self.groups = group_gradients(self._halves)
         self.primals = tuple(tuple(self._joint.gradients[k] for k in group) for group in self.groups)
-        self._plans: dict[tuple[int, ...], tuple[Stage, ...]] = {}
+        self._plans: dict[tuple[tuple[int, ...], tuple[int, ...]], tuple[Stage, ...]] = {}
         self._functions: dict[Stage, Callable[..., Sequence[Any]]] = {}
         keepers = self._keepers()
         self.saved = tuple(
@@ -67,11 +69,11 @@ class Stages:
             for number in range(len(self.groups))
         )
 
-    def plan(self, wanted: tuple[int, ...]) -> tuple[Stage, ...]:
-        """The stages that compute the gradients at these positions."""
-        found = self._plans.get(wanted)
+    def plan(self, wanted: tuple[int, ...], absent: tuple[int, ...] = ()) -> tuple[Stage, ...]:
+        """The stages that compute the gradients at these positions from the tangents that are not `absent`."""
+        found = self._plans.get((wanted, absent))
         if found is None:
-            found = self._plans[wanted] = tuple(cut(self._halves, self.groups, wanted))
+            found = self._plans[wanted, absent] = tuple(cut(self._halves, self.groups, wanted, absent))
         return found
 
     def functions(self, nodes: Sequence[Any]) -> dict[int, Any]:
@@ -84,13 +86,16 @@ class Stages:
 
     def begin(self, asked: BackwardPass, ctx: Any) -> Handed:
         """What the first stage begins with: the tangents and the saved numbers."""
-        tangents = [laid_out(tangent, *data) for tangent, data in zip(asked.given, ctx.layouts, strict=True)]
-        nodes = (*self._halves.numbers, *tangents_of(self._joint))
-        return Handed(asked.wanted, values=dict(zip(nodes, (*ctx.numbers, *tangents), strict=True)))
+        absent = self._program.absent(asked.given, asked.wanted)
+        values = dict(zip(self._halves.numbers, ctx.numbers, strict=True))
+        for k, node in enumerate(tangents_of(self._joint)):
+            if k not in absent:
+                values[node] = laid_out(asked.given[k], *ctx.layouts[k])
+        return Handed(asked.wanted, absent, values=values)
 
     def run(self, number: int, handed: Handed, saved: Sequence[torch.Tensor]) -> list[Any]:
         """Run a stage; its gradients, in the order of its primals. saved: the tensors that its node keeps."""
-        plan = self.plan(handed.wanted)
+        plan = self.plan(handed.wanted, handed.absent)
         stage, values = plan[number], handed.values
         if values is not None:
             nodes = self._halves.saved
@@ -190,7 +195,7 @@ class FirstStage(torch.autograd.Function):
             for node in nodes[1:]:
                 node.saved_tensors  # noqa: B018  (raises, too)
             found = gradients_elsewhere(ctx.call, asked, ctx.layouts)
-            handed = Handed(asked.wanted, dict(zip(asked.wanted, found, strict=True)))
+            handed = Handed(asked.wanted, gradients=dict(zip(asked.wanted, found, strict=True)))
         gradients = stages.run(0, handed, saved)
         return (None, None, None, None, _carrier(handed, ctx.device), *gradients)
 

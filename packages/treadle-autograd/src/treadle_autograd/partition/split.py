@@ -70,7 +70,7 @@ class Halves:
         gradients: Any = nodes[-1].args[0][joint.n_outputs :]  # type: ignore[index]
         given = [tangent for k, tangent in enumerate(tangents_of(joint)) if k not in absent]
         inputs = [*self.saved, *self.numbers, *given]
-        gone = self._without(absent)
+        gone = self.without(absent)
         effects = [
             node
             for node in nodes
@@ -87,9 +87,9 @@ class Halves:
         joint = self.classes.joint
         if joint.custom:
             return "a function of the program tells gradients that are not defined from zeros"
-        return why_not_left_out(joint.graph.nodes, self._without(absent))
+        return why_not_left_out(joint.graph.nodes, self.without(absent))
 
-    def _without(self, absent: Collection[int]) -> frozenset[fx.Node]:
+    def without(self, absent: Collection[int]) -> frozenset[fx.Node]:
         """The nodes that are computed from these tangents alone."""
         if not absent:
             return frozenset()

@@ -20,7 +20,7 @@ from torch import fx
 
 from treadle_shapes.torch import HooklessGraphModule
 
-from ..ancestors import ancestors
+from ..ancestors import InputsOf, ancestors
 from ..effects import changes_something, has_effect, is_random
 from ..node_sizes import is_number, size_in_bytes
 from .classify import is_view, viewed, why_not_recompute
@@ -81,22 +81,28 @@ def group_gradients(halves: Halves) -> tuple[tuple[int, ...], ...]:
     return tuple(map(tuple, _not_read_later(halves, groups)))
 
 
-def cut(halves: Halves, groups: Sequence[Collection[int]], wanted: Collection[int]) -> list[Stage]:
-    """The stages that compute the gradients at the positions `wanted`, one for each of `groups`; a stage may have none."""
+def cut(
+    halves: Halves, groups: Sequence[Collection[int]], wanted: Collection[int], absent: Collection[int] = ()
+) -> list[Stage]:
+    """The stages that compute the gradients at the positions `wanted`, one for each of `groups`; a stage may have none.
+
+    absent: numbers of the tangents that are not defined and that the graph does without (`Halves.why_not_without`)."""
     joint = halves.classes.joint
     nodes = list(joint.graph.nodes)
     gradients = _gradients(halves)
-    given = _given(halves)
+    gone = halves.without(absent)
+    inputs_of = _inputs_without(halves, gone)
+    given = {node: None for node in _given(halves) if node not in gone}
     late = frozenset(halves.classes.order)
     stages: list[Stage] = []
     for number, group in enumerate(groups):
         mine = tuple((k, gradients[k]) for k in group if k in wanted)
         rest = [gradients[k] for later in groups[number + 1 :] for k in later if k in wanted]
-        carried = _carried(halves, given, [k for k, _ in mine], rest)
+        carried = _carried(halves, given, [k for k, _ in mine], rest, inputs_of)
         results = tuple(node for node in dict.fromkeys((*[n for _, n in mine], *carried)) if node not in given)
-        used = ancestors(results, frozenset(given), halves.classes.inputs_of)
+        used = ancestors(results, frozenset(given), inputs_of)
         inputs = tuple(node for node in given if node in used)
-        graph = graph_between(inputs, results, nodes, (), late, replayed=halves.classes)
+        graph = graph_between(inputs, results, nodes, (), late, replayed=halves.classes, gone=gone)
         stages.append(
             Stage(HooklessGraphModule(torch.nn.Module(), graph, class_name="BackwardGraph"), inputs, results, mine)
         )
@@ -115,12 +121,17 @@ def _given(halves: Halves) -> dict[fx.Node, None]:
     return dict.fromkeys((*halves.saved, *halves.numbers, *tangents_of(halves.classes.joint)))
 
 
+def _inputs_without(halves: Halves, gone: frozenset[fx.Node]) -> InputsOf:
+    """What computing a node takes where the nodes `gone` are left out."""
+    inputs_of = halves.classes.inputs_of
+    return (lambda node: [used for used in inputs_of(node) if used not in gone]) if gone else inputs_of
+
+
 def _carried(
-    halves: Halves, given: Collection[fx.Node], group: Collection[int], rest: Sequence[fx.Node]
+    halves: Halves, given: Collection[fx.Node], group: Collection[int], rest: Sequence[fx.Node], inputs_of: InputsOf
 ) -> list[fx.Node]:
     """What the stage of the gradients in `group` computes, and later stages read for `rest`, where it would cost something to compute it
     again, or reads a primal that has got its gradient."""
-    inputs_of = halves.classes.inputs_of
     gradients, known = _gradients(halves), frozenset(given)
     last_reads = _last_reads(halves, group, ancestors(rest, known, inputs_of) - known)
     computed = ancestors([*[gradients[k] for k in group], *last_reads], known, inputs_of) - known
@@ -153,11 +164,11 @@ def _is_kept(node: fx.Node, halves: Halves) -> bool:
 def _not_read_later(halves: Halves, groups: list[list[int]]) -> list[list[int]]:
     """The groups, after gradients whose memory a later stage reads have been moved there: whoever gets a gradient may write to it."""
     gradients = _gradients(halves)
-    given = _given(halves)
+    given, inputs_of = _given(halves), halves.classes.inputs_of
     for number, group in enumerate(groups[:-1]):
         rest = [gradients[k] for later in groups[number + 1 :] for k in later]
-        given.update(dict.fromkeys(_carried(halves, given, group, rest)))
-        read = ancestors(rest, frozenset(given), halves.classes.inputs_of)
+        given.update(dict.fromkeys(_carried(halves, given, group, rest, inputs_of)))
+        read = ancestors(rest, frozenset(given), inputs_of)
         moved = [k for k in group if viewed(gradients[k]) in given and viewed(gradients[k]) in read]
         groups[number] = [k for k in group if k not in moved]
         groups[number + 1] += moved

@@ -38,9 +38,8 @@ _MOST_LOW_ROWS = 2  # of 16 bits, which take longer to convert than to read
 _FEW_TERMS = 64  # the sum of a shorter row takes longer than its products
 _FEW_SUMS = 64
 _LARGE_MATRIX = 1 << 14
-_CACHED_BYTES = (
-    24 << 10
-)  # of vectors that are read again for each row of the matrix: they share a first-level cache with it
+# Of vectors that are read again for each row of the matrix: they share a first-level cache with it.
+_CACHED_BYTES = 24 << 10
 
 
 @lowering("aten.mm.default", "aten.bmm.default")
@@ -114,11 +113,7 @@ def why_not_loop(lw: Lowering, left: TensorExpr, right: TensorExpr) -> str | Non
     if not isinstance(terms, int) or terms < _FEW_TERMS or 0 in (*left.shape, *right.shape):
         return "few terms, or nobody knows how many"
     if left.shape[-2] != 1 and not is_column:
-        return (
-            why_not_few_rows(left.shape, right.shape, right.storage.strides, lw.val.dtype)
-            if right.storage
-            else "two matrices"
-        )
+        return why_not_few_rows(left.shape, right.shape, matrix.strides, lw.val.dtype)
     return None if _are_rows(matrix, step) or _are_columns(matrix, step) else "gaps, or terms that are gathered"
 
 
