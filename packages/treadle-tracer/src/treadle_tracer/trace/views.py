@@ -5,7 +5,7 @@ from __future__ import annotations
 import types
 from typing import Any, Protocol
 
-from treadle_tracer.values.state_views import FrameView
+from treadle_tracer.values.value import FrameView
 
 
 class TracedFrame(FrameView, Protocol):

@@ -13,8 +13,7 @@ from treadle_tracer.values.outputs import queue
 from treadle_tracer.values.value import Value
 
 if TYPE_CHECKING:
-    from treadle_tracer.values.state_views import FrameView
-    from treadle_tracer.values.value import TraceContext
+    from treadle_tracer.values.value import FrameView, TraceContext
 
 # At run time the program may have put a function of its own in its place, which calls it.
 _WARN = warnings.warn_explicit

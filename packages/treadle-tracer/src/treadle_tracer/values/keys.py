@@ -11,8 +11,7 @@ from treadle_tracer.values.sequences import Sequence
 from treadle_tracer.values.value import NotConstant, Value, call_special
 
 if TYPE_CHECKING:
-    from treadle_tracer.values.state_views import Writes
-    from treadle_tracer.values.value import TraceContext
+    from treadle_tracer.values.value import TraceContext, Writes
 
 
 class KeyByEquality:

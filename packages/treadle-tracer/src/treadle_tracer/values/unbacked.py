@@ -28,8 +28,7 @@ from treadle_tracer.values.value import Value
 if TYPE_CHECKING:
     from torch import fx
 
-    from treadle_tracer.values.state_views import FrameView
-    from treadle_tracer.values.value import TraceContext
+    from treadle_tracer.values.value import FrameView, TraceContext
 
 aten = torch.ops.aten
 _LONGEST_NAME = 60

@@ -11,8 +11,7 @@ from treadle_tracer.source import GlobalsSource
 from treadle_tracer.values.base import Constant
 from treadle_tracer.values.functions import BoundMethod, FunctionValue
 from treadle_tracer.values.rules.rule import Args, Effect, Kwargs, Rule
-from treadle_tracer.values.state_views import FrameView
-from treadle_tracer.values.value import Value
+from treadle_tracer.values.value import FrameView, Value
 
 if TYPE_CHECKING:
     from treadle_tracer.values.value import TraceContext
