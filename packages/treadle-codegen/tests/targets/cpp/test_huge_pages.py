@@ -68,7 +68,9 @@ def test_beyond_a_limit_nobody_asks() -> None:
     ask = _asking(LARGE)
     assert ask is not None
     assert "hg" in flags_of(ask(torch.empty(LARGE, dtype=torch.uint8)))
-    assert "hg" not in flags_of(ask(torch.empty(12 * LARGE, dtype=torch.uint8)))
+    larger = torch.empty(12 * LARGE, dtype=torch.uint8)
+    before = flags_of(larger)  # memory that was in use before may have them already
+    assert flags_of(ask(larger)) == before
 
 
 @GIVEN
