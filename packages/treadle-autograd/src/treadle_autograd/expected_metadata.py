@@ -9,22 +9,21 @@ The functional graph cannot tell them, so the graph runs once more on plain fake
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import fx
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from treadle_shapes.expr import as_powers
-from treadle_shapes.torch import env_of, raw_expr, symbolic_dispatch, unwrapped
+from treadle_shapes.torch import symbolic_dispatch, unwrapped
 
 from .asserts import is_assert
 from .bodies import call_function_transform, is_function_transform
 from .errors import Refusal, UnsupportedGraph
 from .functionalise import Layouts
 from .graph_runner import GraphRunner, call_node, user_line
-from .layouts import same_layout
+from .layouts import same_layout, shares_elements, tensors_in
 from .unbacked import shape_env_of, tracers_float, unify_symbols
 
 
@@ -53,8 +52,8 @@ def run_as_eager(
             return None
         if is_function_transform(node):
             return call_function_transform(node, args, run_body)
-        tensors = map(unwrapped, _tensors_in((args, kwargs)))
-        overlapping = [(t, t._version) for t in tensors if _shares_elements(t)]
+        tensors = map(unwrapped, tensors_in((args, kwargs)))
+        overlapping = [(t, t._version) for t in tensors if shares_elements(t)]
         result = _call_like_eager(node, args, kwargs, mode)
         line = user_line(node.meta.get("stack_trace"))
         if shape_env is not None:
@@ -82,33 +81,3 @@ def _call_like_eager(node: fx.Node, args: Any, kwargs: Any, mode: FakeTensorMode
             raise
     with symbolic_dispatch():
         return call_node(node, args, kwargs, mode)
-
-
-def _tensors_in(value: Any) -> Iterator[torch.Tensor]:
-    if isinstance(value, torch.Tensor):
-        yield value
-    elif isinstance(value, Mapping):
-        yield from _tensors_in(tuple(value.values()))
-    elif isinstance(value, (list, tuple)):
-        for item in value:
-            yield from _tensors_in(item)
-
-
-def _shares_elements(tensor: torch.Tensor) -> bool:
-    """Whether elements may share memory. A symbolic size counts as more than 1, because a question about it would be a guard."""
-    if tensor.layout != torch.strided:
-        return False
-    sizes_and_strides = zip(tensor.size(), tensor.stride(), strict=True)
-    return any(
-        (isinstance(size, torch.SymInt) or size != 1) and not _is_made_of_sizes(stride, tensor.size()) and stride == 0
-        for size, stride in sizes_and_strides
-    )
-
-
-def _is_made_of_sizes(stride: Any, sizes: Sequence[Any]) -> bool:
-    """Whether a stride that only the run of the graph can tell is a product of sizes: it is 0 only where the tensor has no elements."""
-    env = env_of(stride)
-    if env is None or not env.is_unbacked(raw_expr(stride)):
-        return False
-    factors = {base for size in sizes if isinstance(size, torch.SymInt) for base in as_powers(raw_expr(size))}
-    return factors >= set(as_powers(raw_expr(stride)))

@@ -9,13 +9,14 @@ Only static sizes and strides are corrected. The operators concerned write into 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
 
+from treadle_shapes.expr import as_powers
 from treadle_shapes.layouts import nested_extent
-from treadle_shapes.torch import Operator
+from treadle_shapes.torch import Operator, env_of, raw_expr
 
 
 def like_first_argument(record: Operator | None, args: Sequence[Any], kwargs: Mapping[str, Any], result: Any) -> Any:
@@ -96,3 +97,34 @@ def dense_order(size: Sequence[Any], strides: Sequence[Any]) -> list[int] | None
 
 def _by_stride(size: Sequence[int], strides: Sequence[int]) -> list[int]:
     return sorted(range(len(size)), key=lambda d: (-strides[d], d))
+
+
+def tensors_in(value: Any) -> Iterator[torch.Tensor]:
+    """The tensors among values, nested in lists, tuples and mappings."""
+    if isinstance(value, torch.Tensor):
+        yield value
+    elif isinstance(value, Mapping):
+        yield from tensors_in(tuple(value.values()))
+    elif isinstance(value, (list, tuple)):
+        for item in value:
+            yield from tensors_in(item)
+
+
+def shares_elements(tensor: torch.Tensor) -> bool:
+    """Whether elements may share memory. A symbolic size counts as more than 1, because a question about it would be a guard."""
+    if tensor.layout != torch.strided:
+        return False
+    sizes_and_strides = zip(tensor.size(), tensor.stride(), strict=True)
+    return any(
+        (isinstance(size, torch.SymInt) or size != 1) and not _is_made_of_sizes(stride, tensor.size()) and stride == 0
+        for size, stride in sizes_and_strides
+    )
+
+
+def _is_made_of_sizes(stride: Any, sizes: Sequence[Any]) -> bool:
+    """Whether a stride that only the run of the graph can tell is a product of sizes: it is 0 only where the tensor has no elements."""
+    env = env_of(stride)
+    if env is None or not env.is_unbacked(raw_expr(stride)):
+        return False
+    factors = {base for size in sizes if isinstance(size, torch.SymInt) for base in as_powers(raw_expr(size))}
+    return factors >= set(as_powers(raw_expr(stride)))

@@ -10,11 +10,12 @@ arguments with the same metadata. Only where one moves must the program run agai
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
 
+from .layouts import shares_elements, tensors_in
 from .lost_histories import times_written
 
 
@@ -33,18 +34,20 @@ class WatchedLayouts:
         self._seen: dict[int, _Seen] = {}
 
     def before_call(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[tuple[torch.Tensor, int]]:
-        """Note the arguments. Returns them, each with how often its memory has been written to."""
-        tensors = list(_tensors((*args, *kwargs.values())))
+        """Note the arguments. Returns them, each with how often its memory has been written to; none once something has moved."""
+        if self.moved is not None:
+            return []
+        tensors = list(tensors_in((args, kwargs)))
         self._see(tensors)
         return [(tensor, times_written(tensor)) for tensor in tensors]
 
     def after_call(self, arguments: Iterable[tuple[torch.Tensor, int]], result: Any) -> None:
         """Look at the arguments, which the call has brought up to date, and note its results."""
         for tensor, writes in arguments:
-            if times_written(tensor) != writes and self.moved is None and _shares_elements(tensor):
+            if times_written(tensor) != writes and self.moved is None and shares_elements(tensor):
                 self.moved = "a tensor is written to whose elements share memory"
             self.look_at(tensor)
-        self._see(_tensors((result,)))
+        self._see(tensors_in(result))
 
     def look_at(self, tensor: torch.Tensor) -> None:
         """Compare a tensor, which is up to date, with what it was when it was seen first."""
@@ -70,17 +73,3 @@ def _geometry(tensor: torch.Tensor) -> Any:
     if tensor.layout is not torch.strided or tensor._has_symbolic_sizes_strides:  # type: ignore[attr-defined]
         return None
     return tensor.shape, tensor.stride(), tensor.storage_offset()
-
-
-def _shares_elements(tensor: torch.Tensor) -> bool:
-    return any(size != 1 and stride == 0 for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
-
-
-def _tensors(values: Iterable[Any]) -> Iterator[torch.Tensor]:
-    for value in values:
-        if isinstance(value, torch.Tensor):
-            yield value
-        elif isinstance(value, (list, tuple)):
-            yield from _tensors(value)
-        elif isinstance(value, dict):
-            yield from _tensors(value.values())

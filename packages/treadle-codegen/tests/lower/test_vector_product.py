@@ -127,16 +127,15 @@ def test_nothing_to_multiply(shapes: tuple[tuple[int, int], tuple[int, int]], tm
     assert torch.equal(compiled(*given)[0], given[0].mm(given[1].t()))
 
 
+def _put_nan_and_infinity(x: torch.Tensor, w: torch.Tensor) -> None:
+    """x [rows, terms], w [columns, terms]: not a number, infinities, infinity times zero."""
+    w[0, 3], w[1, 7], w[2, 128] = float("nan"), float("inf"), float("-inf")
+    x[0, 5], w[3, 5], w[4, 5] = 0.0, float("inf"), 0.0
+
+
 def test_nan_and_infinity(tmp_path: Path) -> None:
     x, w = _given(((1, 130), (6, 130)), torch.float32)
-    w[0, 3], w[1, 7], w[2, 128], x[0, 5], w[3, 5], w[4, 5] = (
-        float("nan"),
-        float("inf"),
-        float("-inf"),
-        0.0,
-        float("inf"),
-        0.0,
-    )
+    _put_nan_and_infinity(x, w)
     found = _compiled(lambda x, w: x.mm(w.t()), (x, w), tmp_path)(x, w)[0]
     torch.testing.assert_close(found, x.mm(w.t()), equal_nan=True)
 
@@ -166,13 +165,6 @@ def test_numbers_of_16_bits_are_converted_once(tmp_path: Path) -> None:
 @pytest.mark.parametrize("rows", [1, 2])
 def test_nan_and_infinity_in_rows_of_terms(rows: int, tmp_path: Path) -> None:
     x, w = _given(((rows, 130), (130, 150)), torch.float32)
-    w[3, 0], w[7, 1], w[128, 2], x[0, 5], w[5, 3], w[5, 4] = (
-        float("nan"),
-        float("inf"),
-        float("-inf"),
-        0.0,
-        float("inf"),
-        0.0,
-    )
+    _put_nan_and_infinity(x, w.t())
     found = _compiled(lambda x, w: x.mm(w), (x, w), tmp_path)(x, w)[0]
     torch.testing.assert_close(found, x.mm(w), equal_nan=True)

@@ -29,11 +29,12 @@ from treadle_codegen.ir.ops import FLOATS, LOW_FLOATS, compute_dtype
 from treadle_codegen.lower.context import Lowering, view_of
 from treadle_codegen.lower.indexing import Shape, as_shape
 from treadle_codegen.lower.loop_builder import LoopBuilder
+from treadle_codegen.lower.normalize import converted
 from treadle_codegen.lower.registry import lowering
 from treadle_codegen.lower.tensor_expr import TensorExpr
 from treadle_codegen.lower.view import narrow, permute
 
-MOST_ROWS = 4  # vectors that one matrix is multiplied by
+_MOST_ROWS = 4  # vectors that one matrix is multiplied by
 _MOST_LOW_ROWS = 2  # of 16 bits, which take longer to convert than to read
 _FEW_TERMS = 64  # the sum of a shorter row takes longer than its products
 _FEW_SUMS = 64
@@ -67,12 +68,13 @@ def _product(lw: Lowering, left: TensorExpr, right: TensorExpr, dtype: torch.dty
         return None
     if 1 in (left.shape[-2], right.shape[-1]):
         return _with_vector(lw, left, right, dtype)
-    product = lw.new_buffer((left.shape[0], right.shape[1]), dtype)
+    rows, columns = left.shape[0], right.shape[1]
+    assert isinstance(rows, int)
+    product = lw.new_buffer((rows, columns), dtype)
     lw.realize(left)
-    for k in range(MOST_ROWS):
-        if k < left.shape[0]:  # they become one loop nest, because they read the same matrix
-            row = _with_vector(lw, left.view(narrow(left.shape, 0, k, 1)), right, dtype)
-            lw.write_into(View(product.name, row.shape, product.strides, k * product.strides[0]), row)
+    for k in range(rows):  # they become one loop nest, because they read the same matrix
+        row = _with_vector(lw, left.view(narrow(left.shape, 0, k, 1)), right, dtype)
+        lw.write_into(View(product.name, row.shape, product.strides, k * product.strides[0]), row)
     return TensorExpr.stored(view_of(product), dtype)
 
 
@@ -84,15 +86,11 @@ def _with_vector(lw: Lowering, left: TensorExpr, right: TensorExpr, dtype: torch
     vector, matrix = (left, right) if is_row else (right, left)
     lw.realize(vector)
     if vector.dtype in LOW_FLOATS:  # converted once, and not again for each row of the matrix
-        vector = lw.pointwise(_itself, [vector], wide, shape=vector.shape, compute=wide)
+        vector = converted(lw, vector, wide)
         lw.realize(vector)
     terms = lw.pointwise(_multiply, [vector, matrix], wide, shape=matrix.shape, compute=wide)
     total = lw.reduce("sum", terms, [batch + 1], keepdim=True, dtype=dtype, accumulate=wide)
     return total.view(permute(total.shape, swapped)) if is_row else total
-
-
-def _itself(o: LoopBuilder, a: int) -> int:
-    return a
 
 
 def _multiply(o: LoopBuilder, a: int, b: int) -> int:
@@ -123,7 +121,7 @@ def why_not_few_rows(left: Shape, right: Shape, strides: Shape, dtype: torch.dty
         return "a batch of products, or symbolic sizes"
     (rows, terms), (_, columns) = left, right
     if (
-        rows > (_MOST_LOW_ROWS if dtype in LOW_FLOATS else MOST_ROWS)
+        rows > (_MOST_LOW_ROWS if dtype in LOW_FLOATS else _MOST_ROWS)
         or terms < _FEW_TERMS
         or terms * columns < _LARGE_MATRIX
     ):

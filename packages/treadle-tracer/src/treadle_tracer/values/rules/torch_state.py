@@ -67,7 +67,7 @@ _IN_GLOBAL_STATE = [
 ]
 """Switches that every trace relies on, and that the program may set: the trace sets them, too."""
 
-_LIMIT = "_cuda_{}_cudnn_benchmark_limit"  # in builds for CUDA
+_GET_BENCHMARK_LIMIT = getattr(torch._C, "_cuda_get_cudnn_benchmark_limit", None)  # in builds for CUDA
 
 _SWITCHES = [
     *members(
@@ -87,7 +87,7 @@ _SWITCHES = [
         "_get_cudnn_depthwise_kernel _get_fp32_precision_getter",
     ),
     *members("torch._C", "_get_accelerator"),
-    *([getattr(torch._C, _LIMIT.format("get"))] if hasattr(torch._C, _LIMIT.format("get")) else []),
+    *([] if _GET_BENCHMARK_LIMIT is None else [_GET_BENCHMARK_LIMIT]),
     *members("torch.cuda", "is_initialized is_available device_count is_bf16_supported is_current_stream_capturing"),
     *members("torch.backends.mps", "is_available"),
     *members("torch.distributed", "is_initialized is_available"),
@@ -171,9 +171,8 @@ def _setters_of_cuda() -> dict[Any, StateSetter]:
         for name in names
         if hasattr(torch._C, f"_set_{name}")  # since torch 2.13: the last
     }
-    if hasattr(torch._C, _LIMIT.format("set")):
-        limit = StateSetter(getattr(torch._C, _LIMIT.format("get")), of_cuda=True)
-        found[getattr(torch._C, _LIMIT.format("set"))] = limit
+    if _GET_BENCHMARK_LIMIT is not None:
+        found[torch._C._cuda_set_cudnn_benchmark_limit] = StateSetter(_GET_BENCHMARK_LIMIT, of_cuda=True)
     found[torch._C._set_fp32_precision_setter] = StateSetter(torch._C._get_fp32_precision_getter, keys=2, of_cuda=True)
     return found
 
