@@ -50,6 +50,19 @@ def test_independent_loops_over_the_same_data_share_a_kernel() -> None:
     assert shape_of(nodes_of(lambda x: (x.sum(1), x.amax(0)), X)) == [1, 1]
 
 
+def test_large_reductions_share_a_kernel_only_for_most_of_what_they_read() -> None:
+    def products(scale: torch.Tensor, a: torch.Tensor, b: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        return (a * scale).sum(0), (b * scale).sum(0)
+
+    def moments(a: torch.Tensor, b: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        return (a * b).sum(0), a.sum(0)
+
+    small, large = [torch.randn(64, 64) for _ in range(2)], [torch.randn(1024, 512) for _ in range(2)]
+    assert shape_of(nodes_of(products, torch.randn(64, 1), *small)) == [2]
+    assert shape_of(nodes_of(products, torch.randn(1024, 1), *large)) == [1, 1]
+    assert shape_of(nodes_of(moments, *large)) == [2]
+
+
 def test_a_kernel_moves_behind_an_extern_that_does_not_need_it() -> None:
     def fn(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         total = x.exp().sum(1)

@@ -5,17 +5,16 @@
 Reading the matrix takes all the time. A loop that walks it from its first element to its last reads faster than BLAS and oneDNN, which
 read several rows at once (one thread of an EPYC, matrices that are in no cache: about 14 to 23 GB/s instead of 7 to 15 in float32, 7 to
 19 instead of 4 to 9 in bfloat16), and what follows runs in the same kernel. Where terms are the rows of the matrix (the weights of GPT-2),
-sums grow side by side (`targets.cpp.columns`): 20 GB/s instead of 15.
+sums grow side by side (`targets.cpp.columns`).
 
-A few rows times a large matrix are as many such products, which share a loop and read the matrix once. Microseconds of `mm`, of oneDNN with
-a packed weight, and of the loop, in float32; all of them on a machine that was busy, so that only their ratios mean something:
+A few rows times a large matrix are as many such products, which share a loop and read the matrix once. GB/s of `mm` and of the loops in
+float32, 24 and 11 matrices that are in no cache, one thread of an EPYC:
 
-    terms, columns      row-major, M = 2        M = 3                 M = 4             transposed, M = 2      M = 3            M = 4
-    768, 768           918   903   605    787   430   557    803   395   461    1202   903   500    980  430  284    628  395  382
-    768, 3072         1978  1942  1163   2350  1480  1487   5465  2330  2267    3877  1942  1020   5013 1480 1144   4447 2330 2213
-    2048, 2048        6801  5794  3052  10613  4376  5418  12446  4269  5578    8400  5794  3957  13331 4376 7275   8275 4269 8369
+    terms, columns      row-major, rows: 1      2        3        4         transposed, rows: 1      2        3        4
+    768, 3072               15, 17      9, 18    8, 14    5, 12                   11, 21      5, 17    4, 15    5, 12
+    2048, 2048              14, 18      9, 18    5, 12    5, 12                   15, 22      6, 10    4, 8     7, 7
 
-So weights of three and four rows are packed where that is allowed (`targets.cpp.pack_linear`), and multiplied by loops elsewhere.
+Weights of three and four rows are packed for oneDNN where that is allowed (`targets.cpp.pack_linear`), and multiplied by loops elsewhere.
 """
 
 from __future__ import annotations

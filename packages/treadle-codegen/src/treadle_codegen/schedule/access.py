@@ -8,7 +8,17 @@ from functools import lru_cache
 from typing import Any
 
 from treadle_codegen.ir.loops import Axis, Extern, Instr, IntLike, Load, Loop, Step, Store, View, load_of
-from treadle_shapes.expr import Expr, Node, Range, Symbol, bounds, linear_coefficients, simplify, substitute
+from treadle_shapes.expr import (
+    Expr,
+    Node,
+    Range,
+    Symbol,
+    bounds,
+    free_symbols,
+    linear_coefficients,
+    simplify,
+    substitute,
+)
 from treadle_shapes.layouts import nested_extent
 
 
@@ -47,6 +57,15 @@ def _accesses(loop: Loop) -> tuple[Sequence[Access], Sequence[Access]]:
                 reads.append(Access(load[0], load[1], k))
         object.__setattr__(loop, "accesses", (tuple(reads), tuple(writes)))
     return loop.accesses
+
+
+def axes_of(loop: Loop, access: Access) -> tuple[Axis, ...]:
+    """The loop's axes along which the access moves; all where data tell the place."""
+    axes = (*loop.axes, *loop.reduce_axes)
+    if access.index is None:
+        return axes
+    symbols = free_symbols(access.index)
+    return tuple(axis for axis in axes if axis.symbol in symbols)
 
 
 def accumulates(loop: Loop) -> bool:

@@ -14,7 +14,7 @@ from typing import Any
 from treadle_codegen.costs import Costs
 from treadle_codegen.ir.loops import Axis, BufferKind, Check, Define, Extern, Loop, Program, View, scans
 from treadle_codegen.ir.product import is_product
-from treadle_codegen.schedule.access import accumulates, step_reads, step_writes
+from treadle_codegen.schedule.access import accumulates, axes_of, loop_reads, step_reads, step_writes
 from treadle_codegen.schedule.axis_order import around_reductions
 from treadle_codegen.schedule.kernel import Kernel, join, local_buffer, merge_axes, single
 from treadle_codegen.schedule.order import NOTHING, run_time_order
@@ -22,6 +22,8 @@ from treadle_codegen.schedule.order import NOTHING, run_time_order
 # Producers are looked for so many times as far back as kernels that read the same: the steps of an optimizer come in rounds over all
 # parameters.
 _PRODUCER_WINDOWS = 4
+_LARGE_REDUCTION = 1 << 19  # points
+_SMALL_PART = 16
 
 
 @dataclass(slots=True)
@@ -81,7 +83,7 @@ def _join(nodes: list[Node], loop: Loop, symbols: frozenset[str], limits: _Limit
     farthest = max(0, len(nodes) - _PRODUCER_WINDOWS * limits.costs.fusion_window)
     producers = [k for k in latest_first[: len(nodes) - farthest] if not nodes[k].writes.isdisjoint(reads)]
     independent = range(len(nodes) - 1, max(first, last_dependency + 1) - 1, -1)
-    sharers = [k for k in independent if not nodes[k].reads.isdisjoint(reads)]
+    sharers = [k for k in independent if why_not_neighbour(loop, nodes[k].reads & reads) is None]
     if _is_small_reduction(loop, limits.costs):
         kernels = [(k, nodes[k].item) for k in independent if k not in sharers]
         sharers += [
@@ -113,6 +115,18 @@ def _join(nodes: list[Node], loop: Loop, symbols: frozenset[str], limits: _Limit
                 reason = joined
         node.reasons[loop.name] = reason
     return False
+
+
+def why_not_neighbour(loop: Loop, shared: set[str]) -> str | None:
+    """Why a loop gains nothing from standing in an independent kernel that reads the buffers `shared`, too."""
+    if not shared:
+        return "they read nothing in common"
+    if not loop.reduce_axes or _points((*loop.axes, *loop.reduce_axes)) < _LARGE_REDUCTION:
+        return None
+    # Each large matrix is a stream of its own, and takes registers: 24 matrices times one vector ran at half the speed of 24 kernels.
+    walked = {access.buffer: _points(axes_of(loop, access)) for access in loop_reads(loop)}
+    most = max((points for buffer, points in walked.items() if buffer in shared), default=0)
+    return "what both read is a small part of it" if most * _SMALL_PART <= max(walked.values()) else None
 
 
 def _is_small_reduction(loop: Loop, costs: Costs) -> bool:
