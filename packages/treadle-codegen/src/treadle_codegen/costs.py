@@ -34,6 +34,7 @@ class Costs:
         before it writes.
     atomic_adds: elsewhere, scatters are loops where points may come in any order, and sums only of these dtypes.
     cached_bytes: what the cache that all workers share holds; larger buffers are walked to and fro (`schedule.directions`); 0: only forth.
+    overwritten_bytes: a loop leaves out what another one writes over where that saves so many bytes for each kernel more; 0: never.
     scans: whether loops compute running totals.
     vector_products: whether loops multiply a matrix by a vector.
     alignment: bytes to which buffers in the arena are aligned.
@@ -58,6 +59,7 @@ class Costs:
     scatters_in_order: bool = False
     atomic_adds: frozenset[torch.dtype] = frozenset()
     cached_bytes: int = 0
+    overwritten_bytes: int = 0
     scans: bool = False
     vector_products: bool = False
     alignment: int = 64

@@ -35,6 +35,7 @@ from treadle_codegen.schedule.gather_numbers import gather_numbers
 from treadle_codegen.schedule.in_place import updates_in_place, verify_in_place, without_copies
 from treadle_codegen.schedule.kernel import Kernel
 from treadle_codegen.schedule.late_updates import store_updates_late
+from treadle_codegen.schedule.overwritten_parts import leave_out_overwritten
 from treadle_codegen.schedule.row_results import store_row_results
 from treadle_codegen.schedule.split_reductions import split_reductions
 from treadle_codegen.schedule.text import format_nodes
@@ -253,6 +254,7 @@ def _compile(
         program = lower_graph(gm, example_inputs, record.costs, record.dtypes, device)
         store_row_results(program, record.costs)
         split_reductions(program, record.costs)
+        leave_out_overwritten(program, record.costs)
     build = _Build(record, options, phase, prologue, probed, saved)
     if not options.autotune or record.clock is None:
         return _from_program(program, {}, build)

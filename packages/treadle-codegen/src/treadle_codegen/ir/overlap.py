@@ -26,7 +26,7 @@ def may_meet(load: IntLike | None, store: IntLike, axes: Sequence[Axis]) -> bool
         return False
     if not all(isinstance(axis.extent, int) for axis in axes):
         return True
-    loaded, stored = _linear(load, axes), _linear(store, axes)
+    loaded, stored = known_coefficients(load, axes), known_coefficients(store, axes)
     if loaded is not None and stored is not None and loaded[0] == stored[0]:
         extents = [axis.extent for axis in axes]
         steps = [(c, e) for c, e in zip(loaded[0], extents, strict=True) if isinstance(e, int)]
@@ -34,8 +34,8 @@ def may_meet(load: IntLike | None, store: IntLike, axes: Sequence[Axis]) -> bool
     return not _apart(load, store, axes)
 
 
-def _linear(index: IntLike, axes: Sequence[Axis]) -> tuple[list[int], int] | None:
-    """Coefficients of the axes and what is left, if these are known numbers."""
+def known_coefficients(index: IntLike, axes: Sequence[Axis]) -> tuple[list[int], int] | None:
+    """Coefficients of the axes in an index and what is left of it, if these are known numbers."""
     if isinstance(index, int):
         return [0] * len(axes), index
     found = linear_coefficients(index, [axis.symbol for axis in axes])

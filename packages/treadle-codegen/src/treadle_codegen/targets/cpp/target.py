@@ -44,6 +44,8 @@ CPP = Target(
         fusion_window=24,  # what a kernel further back wrote has left the caches anyway
         max_row=1 << 16,  # the next section should still find the row in the second-level cache
         max_serial=1 << 14,  # more points than this are worth waking threads for
+        overwritten_bytes=1
+        << 17,  # less is in the second-level cache, where another walk costs no more than a loop's start
         scatters_in_order=True,
         vector_products=True,
         alignment=64,  # bytes: a cache line, and the widest vector

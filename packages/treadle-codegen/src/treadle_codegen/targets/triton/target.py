@@ -34,6 +34,7 @@ COSTS = Costs(
     min_reordered=1024,
     atomic_adds=frozenset({torch.float32, torch.float64, torch.int32, torch.int64}),
     cached_bytes=32 << 20,
+    overwritten_bytes=8 << 20,  # what a large GPU writes in the time of a launch
     scans=True,
     alignment=128,  # bytes: a line of the second-level cache
     seconds_per_kernel=0.2,
