@@ -59,6 +59,7 @@ class CodeState:
     has_raised        a call has been left to Python because it ends in an exception
     raised_in_trace   how many calls have been left to Python, with all that they call, because an operator raises where the program takes
                       another path than in Python
+    changed_meanwhile how many traces another thread has interrupted by changing what they iterated over
     left_whole        how many calls have run in Python because they hold objects weakly
     resting           how many calls Python runs before the next trace, by module instance, since none of those calls came again
     outlived          how many entries have been dropped because something else is gone, by the module instance that they were for
@@ -89,6 +90,7 @@ class CodeState:
     waiting: list[Any] = field(default_factory=list)
     has_raised: bool = False
     raised_in_trace: int = 0
+    changed_meanwhile: int = 0
     left_whole: int = 0
     waited: Counter[int | None] = field(default_factory=Counter)
     resting: Counter[int | None] = field(default_factory=Counter)

@@ -25,6 +25,7 @@ from treadle_shapes.torch import undisturbed
 
 from . import stance
 from .backend_call import Backend
+from .changed_meanwhile import MOST_TIMES, is_changed_meanwhile
 from .code_state import CodeState
 from .compilation import Compilation, Leave, Wait, module_argument, owner_of
 from .dynamic import DynamicSources
@@ -169,7 +170,7 @@ class FrameCompiler:
             except (Unsupported, BackendError, ConstraintError, RecompileRefused, Warning):
                 raise
             except Exception as error:
-                return self._after_bug(code, error)
+                return self._after_bug(code, state, error)
 
     def _answer(self, frame: treadle_frame.FrameInfo, code: CodeType, state: CodeState) -> Any:
         """What to do with a frame that is traced if no entry serves it."""
@@ -282,10 +283,14 @@ class FrameCompiler:
         if self.options.leave_unprofitable:
             reconsider(code, self._state_of)
 
-    def _after_bug(self, code: CodeType, error: Exception) -> Any:
-        """SKIP with a warning, or an InternalError, where a bug of treadle has raised; no fault where the program is too deep to follow."""
+    def _after_bug(self, code: CodeType, state: CodeState, error: Exception) -> Any:
+        """SKIP with a warning, or an InternalError, where a bug of treadle has raised; no fault where the program is too deep to follow or
+        another thread has changed what was traced."""
         if is_out_of_room(error):
             return treadle_frame.RUN_ONCE  # the next call may come from less deep
+        if is_changed_meanwhile(error) and state.changed_meanwhile < MOST_TIMES:
+            state.changed_meanwhile += 1
+            return treadle_frame.RUN_ONCE
         if isinstance(error, (RecursionError, MemoryError)):
             # The program's objects are too deep or too large to follow.
             return self._skip(code, Skip(SkipKind.UNSUPPORTED, f"{type(error).__name__} while it was traced"))
