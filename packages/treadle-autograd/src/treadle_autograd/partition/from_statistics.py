@@ -11,8 +11,8 @@ the input alone is saved where an activation that backward reads is behind (silu
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -35,6 +35,7 @@ class FromStatistics:
     x: fx.Node
     scale: fx.Node
     shift: fx.Node
+    calls: _Calls = field(repr=False, compare=False)
 
     @property
     def inputs(self) -> tuple[fx.Node, ...]:
@@ -47,7 +48,7 @@ def add_rules(graph: fx.Graph, backward: Collection[fx.Node]) -> dict[fx.Node, F
     What only other operators of the program read (`relu`, whose backward reads its result) is left as it is: convolutions behind read it in
     backward, so it would be written to memory there once more.
     """
-    found = {}
+    found, calls = {}, _Calls()
     for node in list(graph.nodes):
         if not _is_in_training(node):
             continue
@@ -56,7 +57,7 @@ def add_rules(graph: fx.Graph, backward: Collection[fx.Node]) -> dict[fx.Node, F
         if result is None or mean is None or invstd is None or node.meta.get("checkpoint") is not None:
             continue
         if _is_read(result, backward) and _is_pointwise(node, result):
-            found[result] = _rule(graph, node, mean, invstd)
+            found[result] = _rule(graph, node, mean, invstd, calls)
     return found
 
 
@@ -93,7 +94,7 @@ def _is_pointwise(node: fx.Node, result: fx.Node) -> bool:
     )
 
 
-def _rule(graph: fx.Graph, norm: fx.Node, mean: fx.Node, invstd: fx.Node) -> FromStatistics:
+def _rule(graph: fx.Graph, norm: fx.Node, mean: fx.Node, invstd: fx.Node, calls: _Calls) -> FromStatistics:
     x, weight, bias = norm.args[:3]
     behind = norm.next
     while behind.target is operator.getitem and behind.args[0] is norm:
@@ -101,37 +102,59 @@ def _rule(graph: fx.Graph, norm: fx.Node, mean: fx.Node, invstd: fx.Node) -> Fro
     scale = invstd
     with graph.inserting_before(behind):
         if isinstance(weight, fx.Node):
-            scale = _call(graph, norm, aten.mul.Tensor, invstd, weight)
-        shift = _call(graph, norm, aten.mul.Tensor, mean, scale)
+            scale = calls.append(graph, norm, aten.mul.Tensor, invstd, weight)
+        shift = calls.append(graph, norm, aten.mul.Tensor, mean, scale)
         if isinstance(bias, fx.Node):
-            shift = _call(graph, norm, aten.sub.Tensor, bias, shift)
+            shift = calls.append(graph, norm, aten.sub.Tensor, bias, shift)
         else:
-            shift = _call(graph, norm, aten.neg.default, shift)
+            shift = calls.append(graph, norm, aten.neg.default, shift)
     assert isinstance(x, fx.Node)
-    return FromStatistics(x, scale, shift)
+    return FromStatistics(x, scale, shift, calls)
 
 
 def compute_again(graph: fx.Graph, node: fx.Node, rule: FromStatistics, copies: Mapping[fx.Node, fx.Node]) -> fx.Node:
     """Append to `graph` the nodes that compute `node` by its rule; returns the last."""
+    call = rule.calls.append
     x, scale, shift = (copies[used] for used in rule.inputs)
     dtype, statistics = x.meta["val"].dtype, shift.meta["val"].dtype
     per_channel = [-1] + [1] * (x.meta["val"].dim() - 2)
-    wide = x if dtype == statistics else _call(graph, node, aten._to_copy.default, x, dtype=statistics)
-    product = _call(graph, node, aten.mul.Tensor, wide, _call(graph, node, aten.view.default, scale, per_channel))
-    moved = _call(graph, node, aten.view.default, shift, per_channel)
-    result = _call(graph, node, aten.add.Tensor, product, moved)
-    return result if dtype == statistics else _call(graph, node, aten._to_copy.default, result, dtype=dtype)
+    wide = x if dtype == statistics else call(graph, node, aten._to_copy.default, x, dtype=statistics)
+    product = call(graph, node, aten.mul.Tensor, wide, call(graph, node, aten.view.default, scale, per_channel))
+    moved = call(graph, node, aten.view.default, shift, per_channel)
+    result = call(graph, node, aten.add.Tensor, product, moved)
+    return result if dtype == statistics else call(graph, node, aten._to_copy.default, result, dtype=dtype)
 
 
-def _call(graph: fx.Graph, like: fx.Node, target: Callable[..., Any], *args: Any, **kwargs: Any) -> fx.Node:
-    """A call where the graph inserts, on the line of the program that `like` is of."""
-    made = append_call(graph, target, args, kwargs)
-    made.meta = {key: value for key, value in like.meta.items() if key not in ("val", "may_raise", "no_grad")}
-    values = [given.meta["val"] if isinstance(given, fx.Node) else given for given in args]
-    mode = values[0].fake_mode
-    with mode:
-        made.meta["val"] = fake_calls(mode).call(target, lambda: target(*values, **kwargs), values, kwargs)
-    return made
+class _Calls:
+    """Calls in the joint graph and its halves. Batch norms repeat: calls on equal metadata have one and the same fake result."""
+
+    def __init__(self) -> None:
+        self._results: dict[Any, Any] = {}
+
+    def append(self, graph: fx.Graph, like: fx.Node, target: Callable[..., Any], *args: Any, **kwargs: Any) -> fx.Node:
+        """A call where the graph inserts, on the line of the program that `like` is of."""
+        made = append_call(graph, target, args, kwargs)
+        made.meta = {key: value for key, value in like.meta.items() if key not in ("val", "may_raise", "no_grad")}
+        made.meta["val"] = self._result(target, [a.meta["val"] if isinstance(a, fx.Node) else a for a in args], kwargs)
+        return made
+
+    def _result(self, target: Callable[..., Any], values: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        key = target, tuple(map(_described, values)), tuple(kwargs.items())
+        is_static = not any(isinstance(v, torch.Tensor) and v._has_symbolic_sizes_strides for v in values)  # type: ignore[attr-defined]
+        if is_static and key in self._results:
+            return self._results[key]
+        mode = values[0].fake_mode
+        with mode:
+            result = fake_calls(mode).call(target, lambda: target(*values, **kwargs), values, kwargs)
+        if is_static:  # symbolic sizes have no hash
+            self._results[key] = result
+        return result
+
+
+def _described(value: Any) -> Any:
+    if isinstance(value, torch.Tensor):
+        return value.dtype, value.device, tuple(value.shape), value.stride(), value.storage_offset()
+    return tuple(value) if isinstance(value, list) else value
 
 
 __all__ = ["FromStatistics", "add_rules", "compute_again"]
