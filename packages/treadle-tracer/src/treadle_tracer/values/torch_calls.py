@@ -30,6 +30,7 @@ from treadle_tracer.values import floats, gradients, random_generators, tensor_n
 from treadle_tracer.values.arrays import ArrayValue
 from treadle_tracer.values.base import NONE, ConcreteValue, Constant, LazyValue
 from treadle_tracer.values.call_effects import is_in_place
+from treadle_tracer.values.caught_errors import caught_error
 from treadle_tracer.values.constant_objects import MadeConstantObject
 from treadle_tracer.values.constants import is_numpy_scalar
 from treadle_tracer.values.hidden_draws import refuse_behind_draws
@@ -185,12 +186,17 @@ def run_in_graph(
     named = {name: convert(arg) for name, arg in kwargs.items()}
     if named.get("generator") == (None, None):  # the default one; overloads with a generator take no symbolic sizes
         del named["generator"]
+    caught = None
     try:
         pairs, named, result = _run_or_fix_floats(tx, op, target, pairs, named)
-    except Unsupported:
+    except Unsupported as refusal:
         if arguments.has_numpy:  # with NumPy's scalars the call may work
             raise Unsupported("graph-argument", f"a scalar of NumPy in {_name(target)}") from None
-        raise
+        caught = caught_error(tx, refusal, op, target, *_fakes(pairs, named))
+        if caught is None:
+            raise
+    if caught is not None:
+        tx.raise_real(caught)
     if arguments.has_numpy and not (known is not None and known.writes):
         _refuse_other_result_with_scalars(tx, op, target, args, kwargs, result)
     if "requires_grad" in kwargs and torch.is_grad_enabled() and _is_new_leaf(result):
@@ -244,7 +250,7 @@ def _run_or_fix_floats(
     """The arguments and the result of the call on fake tensors; with dynamic floats fixed where it does not take them."""
 
     def run() -> Any:
-        args, kwargs = [pair[1] for pair in pairs], {name: pair[1] for name, pair in named.items()}
+        args, kwargs = _fakes(pairs, named)
         sizes = _sizes_that_stay(tx, target, args, kwargs)
         result = run_fake(tx, op, target, args, kwargs)
         for fake, given in sizes:
@@ -367,7 +373,12 @@ def _may_give_its_argument(target: Any, pairs: list[Any], named: dict[str, Any])
     known = operator_record(target)
     if known is None or not known.may_return_argument:
         return False
-    return not is_in_place(target, [pair[1] for pair in pairs], {name: pair[1] for name, pair in named.items()})
+    return not is_in_place(target, *_fakes(pairs, named))
+
+
+def _fakes(pairs: list[Any], named: dict[str, Any]) -> tuple[list[Any], dict[str, Any]]:
+    """The fake arguments of pairs of graph argument and fake argument."""
+    return [pair[1] for pair in pairs], {name: pair[1] for name, pair in named.items()}
 
 
 _FUNCTIONS = (types.FunctionType, types.BuiltinFunctionType)

@@ -401,6 +401,10 @@ class TraceContext(LooksUp, Protocol):
         """Whether the code at hand runs once, where the program has it, in the state of PyTorch at entry, grad mode aside."""
         ...
 
+    def is_protected(self) -> bool:
+        """Whether the traced program may catch what a call at the present place raises."""
+        ...
+
     @property
     def speculation(self) -> object | None:
         """Not None while a path is followed that may turn out not to be taken."""
