@@ -142,6 +142,8 @@ class ModuleValue(ObjectValue):
         if _is_uninitialised(self.obj):
             raise Unsupported("lazy-module", self.describe())
         raw = lookup(tx, self.cls, "__call__")
+        if raw in _STANDARD_CALLS:
+            tx.module_calls[len(tx.frames)] = tx.step
         if raw in _STANDARD_CALLS and self.has_no_hooks(tx):
             forward = self.get_attr(tx, "forward")
             return forward.call(tx, args, kwargs)
