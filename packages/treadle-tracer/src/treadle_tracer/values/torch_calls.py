@@ -34,13 +34,14 @@ from treadle_tracer.values.caught_errors import caught_error
 from treadle_tracer.values.constant_objects import MadeConstantObject
 from treadle_tracer.values.constants import is_numpy_scalar
 from treadle_tracer.values.hidden_draws import refuse_behind_draws
+from treadle_tracer.values.known_elements import known_number
 from treadle_tracer.values.known_results import known_result
 from treadle_tracer.values.mappings import DictValue, DictView
 from treadle_tracer.values.numpy_numbers import NumpyNumber
 from treadle_tracer.values.operator_calls import call_operators, takes_dispatched
 from treadle_tracer.values.refused_writes import why_not_run
 from treadle_tracer.values.sequences import ListValue, Sequence, SliceValue, TupleValue
-from treadle_tracer.values.tensor import SymbolicValue, TensorValue
+from treadle_tracer.values.tensor import INDEX_TYPES, SymbolicValue, TensorValue
 from treadle_tracer.values.tensor_queries import answer_of_object, refuse_unguarded
 from treadle_tracer.values.tensor_subclasses import SubclassedTensor
 from treadle_tracer.values.value import NotConstant, Value
@@ -181,6 +182,8 @@ def run_in_graph(
     # These make a tensor of a `torch.Size`, and a tensor with the elements of any other sequence.
     if target is torch.Tensor or (type(target) is str and target == "new"):
         args = _sizes_one_by_one(args)
+    if _name(target) in _SIZED_BY_ARGUMENTS:
+        args = [_known_size(tx, arg) for arg in args]
     kwargs = {name: _number_argument(tx, target, name, value) for name, value in kwargs.items()}
     pairs = [convert(arg) for arg in args]
     named = {name: convert(arg) for name, arg in kwargs.items()}
@@ -233,6 +236,20 @@ _FACTORIES = frozenset(
     "empty empty_like empty_strided zeros zeros_like ones ones_like full full_like rand rand_like randn randn_like tensor arange linspace "
     "logspace eye normal new_empty new_zeros new_ones new_full new_tensor".split()
 )
+
+
+_SIZED_BY_ARGUMENTS = frozenset("empty zeros ones rand randn".split())
+
+
+def _known_size(tx: TraceContext, value: Value) -> Value:
+    """A size, or sequence of sizes. A tensor whose element follows from constants is that number."""
+    value = value.force(tx) if isinstance(value, LazyValue) else value
+    if type(value) in (ListValue, TupleValue) and isinstance(value, Sequence) and value.source is None:
+        return TupleValue([_known_size(tx, item) for item in value.items])
+    if not isinstance(value, TensorValue) or value.fake.dim() or value.fake.dtype not in INDEX_TYPES:
+        return value
+    number = known_number(tx, value.known_node)
+    return value if number is None else Constant(number)
 
 
 def _new_leaf(tx: TraceContext, op: str, target: Any, args: list[Value], kwargs: dict[str, Value]) -> Value:
