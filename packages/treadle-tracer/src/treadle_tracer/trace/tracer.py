@@ -143,6 +143,7 @@ class Tracer:
         self.root_globals: dict[str, Any] | None = None
         self.exception: Value | None = None
         self.context: Value | None = None
+        self.has_own_filters = False
         self.module_calls: dict[int, int] = {}
         self.weak_references: list[WeakReference] = []
         self.numpy_flags: list[array_warnings.Flag] = []

@@ -373,6 +373,8 @@ def _result_value(
 
 
 def _make_node(tx: TraceContext, op: str, target: Any, pairs: list[Any], named: dict[str, Any], result: Any) -> fx.Node:
+    if tx.has_own_filters and not _warns_of_nothing(target, pairs, named):
+        raise Unsupported("output", f"{_name(target)}, which may warn, under filters that the graph does not see")
     args = tuple(pair[0] for pair in pairs)
     kwargs = {name: pair[0] for name, pair in named.items()}
     node = tx.graph.call(op, target, args, kwargs, result, tx.stack_trace())
@@ -380,6 +382,15 @@ def _make_node(tx: TraceContext, op: str, target: Any, pairs: list[Any], named: 
     if why_not is not None:
         raise Unsupported("torch-call-raises", f"{_name(target)}: {why_not}")
     return node
+
+
+def _warns_of_nothing(target: Any, pairs: list[Any], named: dict[str, Any]) -> bool:
+    """Whether the kernels of an operator certainly issue no warnings: of masks of bytes, of numbers that lose their imaginary part."""
+    known = operator_record(target)
+    fakes, kwargs = _fakes(pairs, named)
+    tensors = [fake for fake in (*fakes, *kwargs.values()) if isinstance(fake, torch.Tensor)]
+    is_plain = "out" not in kwargs and not any(t.dtype is torch.uint8 or t.is_complex() for t in tensors)
+    return is_plain and known is not None and known.kind in (Kind.POINTWISE, Kind.MATMUL, Kind.COPY)
 
 
 def _may_give_its_argument(target: Any, pairs: list[Any], named: dict[str, Any]) -> bool:

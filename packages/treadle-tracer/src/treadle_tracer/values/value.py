@@ -369,6 +369,7 @@ class TraceContext(LooksUp, Protocol):
     hashed: dict[int, Any]  # outside objects that are keys or members by their identity, by id
     scopes: dict[int, dict[str, Any]]  # globals that the program has read or written, by id
     context: Value | None  # the `contextvars.Context` of the trace's own that the program is running in
+    has_own_filters: bool  # the program has changed what becomes of warnings
     module_calls: dict[int, int]  # of `forward` in place of the module: at which step, by the number of frames around
     weak_references: list[Any]  # those with a callback that the trace has made: see `values.weak_references`
     numpy_flags: list[Any]  # where NumPy warns: see `values.array_warnings`

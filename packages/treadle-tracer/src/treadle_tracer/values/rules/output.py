@@ -14,7 +14,7 @@ from treadle_tracer.guard_callables import GuardCallable
 from treadle_tracer.values.base import NONE, Constant, is_none
 from treadle_tracer.values.class_lookup import find_in_mro
 from treadle_tracer.values.deferred_text import joined_text, snapshot
-from treadle_tracer.values.deferred_warnings import changes_streams, warn
+from treadle_tracer.values.deferred_warnings import FILTERS_MUTATED, changes_streams, filters_mutated, warn
 from treadle_tracer.values.functions import ClassValue, ModuleObject
 from treadle_tracer.values.made_natives import NativeObject
 from treadle_tracer.values.outputs import is_stream, queue
@@ -208,6 +208,7 @@ class _Record:
 RULES = (
     Rule(print, _print, Effect.GRAPH),
     Rule(warnings.warn, _warn, Effect.GRAPH),
+    Rule(FILTERS_MUTATED, filters_mutated, Effect.GRAPH),
     *[Rule(vars(logging.Logger)[name], _logs(level), Effect.GRAPH) for name, level in _LEVELS.items()],
     Rule(logging.Logger.log, _log, Effect.GRAPH),
 )
