@@ -8,6 +8,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from compile_runs import compiled
+from torch.testing._internal.common_methods_invocations import op_db
 
 REFUSED = {
     "matmul": lambda x: x @ x,
@@ -157,3 +158,39 @@ def test_gradients_flow_through_the_handler():
     fast, recorder = compiled(program)
     fast(x, v).backward()
     assert torch.equal(w.grad, v.grad) and len(recorder.graphs) == 1
+
+
+def _error_samples():
+    """(operator, input, args, kwargs) of what PyTorch's own tests expect to raise, on the CPU."""
+    for op in op_db:
+        if op.error_inputs_func is None:
+            continue
+        try:
+            samples = list(op.error_inputs("cpu"))
+        except (
+            RuntimeError,
+            TypeError,
+            ValueError,
+            AssertionError,
+        ):  # some makers want a GPU, or what is not installed
+            continue
+        for sample in samples[:2]:
+            given = sample.sample_input
+            yield op, given.input, given.args, given.kwargs
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_messages_of_pytorchs_operator_samples():
+    text = """def program(x, input, args, kwargs):
+        try: f(input, *args, **kwargs)
+        except Exception as error: return x * 2, type(error), str(error)
+        return x + 1, None, None"""
+    count = whole = 0
+    for op, *given in _error_samples():
+        scope = {"f": op.op}
+        exec(text, scope)
+        fast, recorder = compiled(scope["program"])
+        assert fast(torch.ones(2), *given)[1:] == scope["program"](torch.ones(2), *given)[1:], op.name
+        count += 1
+        whole += not recorder.codes()
+    assert count > 100 and whole > count / 2

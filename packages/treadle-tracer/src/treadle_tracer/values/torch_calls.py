@@ -384,13 +384,16 @@ def _make_node(tx: TraceContext, op: str, target: Any, pairs: list[Any], named: 
     return node
 
 
+_QUIET = (Kind.POINTWISE, Kind.MATMUL, Kind.COPY)
+
+
 def _warns_of_nothing(target: Any, pairs: list[Any], named: dict[str, Any]) -> bool:
-    """Whether the kernels of an operator certainly issue no warnings: of masks of bytes, of numbers that lose their imaginary part."""
+    """Whether the kernels of an operator certainly issue no warnings: of masks of bytes, lost imaginary parts, writes to expanded tensors."""
     known = operator_record(target)
     fakes, kwargs = _fakes(pairs, named)
     tensors = [fake for fake in (*fakes, *kwargs.values()) if isinstance(fake, torch.Tensor)]
     is_plain = "out" not in kwargs and not any(t.dtype is torch.uint8 or t.is_complex() for t in tensors)
-    return is_plain and known is not None and known.kind in (Kind.POINTWISE, Kind.MATMUL, Kind.COPY)
+    return is_plain and known is not None and known.kind in _QUIET and not known.writes
 
 
 def _may_give_its_argument(target: Any, pairs: list[Any], named: dict[str, Any]) -> bool:
