@@ -388,7 +388,7 @@ _QUIET = (Kind.POINTWISE, Kind.MATMUL, Kind.COPY)
 
 
 def _warns_of_nothing(target: Any, pairs: list[Any], named: dict[str, Any]) -> bool:
-    """Whether the kernels of an operator certainly issue no warnings: of masks of bytes, lost imaginary parts, writes to expanded tensors."""
+    """Whether the kernels of an operator certainly do not warn: of masks of bytes, lost imaginary parts, writes to expanded tensors."""
     known = operator_record(target)
     fakes, kwargs = _fakes(pairs, named)
     tensors = [fake for fake in (*fakes, *kwargs.values()) if isinstance(fake, torch.Tensor)]
