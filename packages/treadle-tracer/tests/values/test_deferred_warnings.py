@@ -107,7 +107,38 @@ def left_ignored(x):
     return x + 1
 
 
-BROKEN = (decided_outside, broken_inside, recorded_across_a_break)
+def left_an_exception(x):
+    warnings.simplefilter("error", FutureWarning)
+    try:
+        warnings.warn("raised", FutureWarning)
+    except FutureWarning as error:
+        return x + 1, str(error)
+    return x, ""
+
+
+def left_and_shown(x):
+    warnings.simplefilter("ignore", FutureWarning)
+    warnings.warn("hidden", FutureWarning)
+    warnings.warn("as outside", UserWarning)
+    return x + 1
+
+
+def left_after_a_reset(x):
+    warnings.resetwarnings()
+    warnings.warn("by default")
+    return x + 1
+
+
+def filtered_by_message(x):
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="hid")
+        warnings.warn("hidden")
+        warnings.warn("shown")
+    return x + 1
+
+
+LEFT = (left_ignored, left_an_exception, left_and_shown, left_after_a_reset)
+BROKEN = (filtered_by_message, decided_outside, broken_inside, recorded_across_a_break)
 
 
 def outcome(function):
@@ -125,7 +156,7 @@ def outcome(function):
                     found.append(repr(result))
                 except Warning as error:
                     found.append(repr(error))
-            if function.__name__ != "left_ignored":
+            if not function.__name__.startswith("left_"):
                 now = (warnings.filters, warnings.showwarning, warnings._showwarnmsg_impl)
                 assert before[0] is now[0] and before == now  # a bound method of a list is made anew
             found.append([entry[:1] for entry in warnings.filters])
@@ -134,7 +165,7 @@ def outcome(function):
     return found
 
 
-@pytest.mark.parametrize("program", [*WHOLE, *BROKEN, left_ignored], ids=lambda f: f.__name__)
+@pytest.mark.parametrize("program", [*WHOLE, *BROKEN, *LEFT], ids=lambda f: f.__name__)
 def test_like_python(program):
     expected = outcome(program)
     fast, recorder = compiled(program)

@@ -53,7 +53,9 @@ def changes_streams(tx: TraceContext) -> bool:
 
 def changes_filters(tx: TraceContext) -> bool:
     """Whether the program has other filters for warnings at present, or shows them in another way, than before the trace."""
-    return _changes_attributes(tx, (warnings,))
+    known = tx.wrapped.get(id(warnings.filters))
+    is_mutated = known is not None and tx.mutations.is_mutated(known[1])
+    return is_mutated or _changes_attributes(tx, (warnings,))
 
 
 def _changes_attributes(tx: TraceContext, modules: Iterable[types.ModuleType], wanted: str | None = None) -> bool:
