@@ -120,3 +120,16 @@ def test_many_steps_are_not_unrolled_unless_one_graph_is_wanted():
         fast, recorder = compiled(program, fullgraph=fullgraph)
         torch.testing.assert_close(fast(x), program(x))
         assert bool(recorder.codes()) is not fullgraph
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_padded_sequences_with_a_state_that_is_known(kind):
+    model = KINDS[kind]().eval()
+
+    def program(x):
+        return model(x)[0] + 1
+
+    x = torch.randn(5, 4, 3)
+    fast, recorder = compiled(program, fullgraph=True)
+    torch.testing.assert_close(fast(x), program(x))
+    assert len(recorder.graphs) == 1

@@ -16,6 +16,7 @@ from treadle_tracer.errors import Unsupported
 from treadle_tracer.values.base import LazyValue
 from treadle_tracer.values.known_elements import known_elements
 from treadle_tracer.values.rules.rule import Apply, Args, Effect, Kwargs, Rule
+from treadle_tracer.values.sequences import Sequence as SequenceValue
 from treadle_tracer.values.sequences import TupleValue
 from treadle_tracer.values.tensor import TensorValue
 from treadle_tracer.values.value import Value
@@ -212,8 +213,8 @@ def _pad(tx: TraceContext, args: Args) -> Value | None:
 def _network(cell: Callable[..., Any]) -> Callable[[TraceContext, Args], Value | None]:
     def replace(tx: TraceContext, args: Args) -> Value | None:
         """`lstm(data, batch_sizes, hx, params, has_biases, num_layers, dropout, train, bidirectional)`"""
-        if len(args) != 9 or not isinstance(args[1], TensorValue):
-            return None  # of a padded sequence
+        if len(args) != 9 or not isinstance(args[1], TensorValue) or not isinstance(args[3], SequenceValue):
+            return None  # of a padded sequence: `gru(input, hx, params, has_biases, ...)`
         data, hx, options = args[0], args[2], args[4:]
         batch_sizes = _known(tx, args[1])
         if batch_sizes is None or not all(option.is_constant() for option in options):
