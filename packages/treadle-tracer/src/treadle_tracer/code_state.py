@@ -61,6 +61,7 @@ class CodeState:
                       another path than in Python
     changed_meanwhile how many traces another thread has interrupted by changing what they iterated over
     left_whole        how many calls have run in Python because they hold objects weakly
+    left_to_initialise    how many calls have run in Python because a lazy module has made its parameters
     resting           how many calls Python runs before the next trace, by module instance, since none of those calls came again
     outlived          how many entries have been dropped because something else is gone, by the module instance that they were for
     dropped           what is remembered of entries that have been dropped since the last compile
@@ -92,6 +93,7 @@ class CodeState:
     raised_in_trace: int = 0
     changed_meanwhile: int = 0
     left_whole: int = 0
+    left_to_initialise: int = 0
     waited: Counter[int | None] = field(default_factory=Counter)
     resting: Counter[int | None] = field(default_factory=Counter)
 

@@ -56,6 +56,8 @@ _CAUSED_BY_SIZES = ("raises", "torch-call-raises")
 _TELL_OBJECTS = ("weak-reference", "finalizer", "identity-of-made", "frame-read")
 # So many calls of a code object that hold objects weakly run in Python and are traced anew: the first ones may set up what later ones find.
 _MOST_LEFT = 2
+# After so many calls in which lazy modules have made their parameters, such calls break the graph.
+_MOST_INITIALISED = 8
 # So many traces of a code object foresee random numbers. Where calls keep deciding differently on them, each needs a trace.
 _MOST_FORESEEN = 4
 # After so many traces in which no tensor was computed, a code object is left alone for good.
@@ -152,7 +154,7 @@ class Compilation:
             # Python itself raises with a better traceback, or not at all: it also runs what `is_compiling()` hides from a trace.
             self.observer.on_break(without_frames(reason))
             return self._left_to_raise(reason) or self._run_original(result)
-        if (leave := self._left_below(result)) is not None:
+        if (leave := self._left_below(result) or self._left_to_initialise(reason)) is not None:
             return leave
         plan, gm = self._plan(result, dynamic)
         result = plan.result
@@ -193,6 +195,17 @@ class Compilation:
         if self.state.has_raised or not self.options.setup_in_eager:
             return None
         self.state.has_raised = True
+        return Leave(_skip_for(reason))
+
+    def _left_to_initialise(self, reason: Unsupported | None) -> Leave | None:
+        """Leave a call to Python, with all that it calls, in which a lazy module makes its parameters: it happens once for each module.
+
+        A function that makes lazy modules itself, in every call, breaks there instead.
+        """
+        is_lazy = reason is not None and reason.code == "lazy-module"
+        if not is_lazy or self.state.left_to_initialise >= _MOST_INITIALISED:
+            return None
+        self.state.left_to_initialise += 1
         return Leave(_skip_for(reason))
 
     def _left_below(self, result: TraceResult) -> Leave | None:

@@ -61,7 +61,7 @@ def autograd_fn(x):
     return Sin.apply(x) * 2
 
 
-@case(t(3), breaks=("builtin-call",))
+@case(t(3))
 def warn(x):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")

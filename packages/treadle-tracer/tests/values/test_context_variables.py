@@ -92,6 +92,80 @@ def of_a_subclass(x):
     return x + OF_THREAD.start, hasattr(OF_THREAD, "start")
 
 
+def in_a_copy(x):
+    context = contextvars.copy_context()
+    seen = [context.run(lambda: x * SCALE.get())]
+
+    def sets(value):
+        SCALE.set(SCALE.get() + value)
+        UNSET.set(x)
+        return SCALE.get()
+
+    seen += [context.run(sets, value=3), SCALE.get(), UNSET.get(None), context.run(SCALE.get), context.run(sets, 4)]
+    return *seen, SCALE.get(), context.run(UNSET.get)
+
+
+def copied_after_a_write(x):
+    SCALE.set(7)
+    context = contextvars.copy_context()
+    SCALE.set(8)
+    UNSET.set(1)
+    return x * context.run(SCALE.get), context.run(UNSET.get, None), SCALE.get()
+
+
+def raised_in_a_copy(x):
+    context = contextvars.copy_context()
+
+    def fails():
+        SCALE.set(11)
+        raise ValueError("inside")
+
+    try:
+        context.run(fails)
+    except ValueError as error:
+        return x + SCALE.get(), context.run(SCALE.get), str(error)
+    return x
+
+
+def broken_in_a_copy(x):
+    context = contextvars.copy_context()
+
+    def breaks():
+        SCALE.set(11)
+        y = x + 1 if x.sum() > 0 else x - 1
+        return y * SCALE.get()
+
+    y = context.run(breaks)
+    return y * 2, SCALE.get(), context.run(SCALE.get)
+
+
+def copy_across_a_break(x):
+    SCALE.set(3)
+    context = contextvars.copy_context()
+    context.run(UNSET.set, x * 2)
+    SCALE.set(4)
+    y = x + 1 if x.sum() > 0 else x - 1
+    return y, context.run(UNSET.get), context.run(SCALE.get), SCALE.get(), UNSET.get(None)
+
+
+def token_of_another_context(x):
+    token = SCALE.set(3)
+    try:
+        contextvars.copy_context().run(SCALE.reset, token)
+    except ValueError:
+        return x + 1, SCALE.get()
+    return x, SCALE.get()
+
+
+def entered_twice(x):
+    context = contextvars.copy_context()
+    try:
+        context.run(lambda: context.run(SCALE.get))
+    except RuntimeError:
+        return x + 1
+    return x
+
+
 def _plain(value):
     if isinstance(value, tuple):
         return [*map(_plain, value)]
@@ -132,6 +206,21 @@ PROGRAMS = (
     local_dict,
     broken,
     of_a_subclass,
+    in_a_copy,
+    copied_after_a_write,
+    raised_in_a_copy,
+    broken_in_a_copy,
+    copy_across_a_break,
+    token_of_another_context,
+    entered_twice,
+)
+BREAKING = (
+    broken,
+    of_a_subclass,
+    broken_in_a_copy,
+    copy_across_a_break,
+    token_of_another_context,
+    entered_twice,
 )
 
 
@@ -139,4 +228,4 @@ PROGRAMS = (
 def test_programs(program):
     run, said = compiled(program)
     assert _outcomes(run) == _outcomes(program)
-    assert bool(said.breaks) == (program in (broken, of_a_subclass))
+    assert bool(said.breaks) == (program in BREAKING)

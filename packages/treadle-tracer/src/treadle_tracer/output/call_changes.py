@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from ..by_identity import is_one_of
 from ..class_facts import is_class, mro_of, namespace_of, own_dict, own_item
 from ..source import ClosureSource, LocalSource, Path, Source
 from ..values.class_lookup import find_in_mro
@@ -16,6 +17,8 @@ from ..values.constants import is_trusted_function
 if TYPE_CHECKING:
     from ..decision_programs import Decision
     from .entry import Payload
+
+_PLAIN_TENSORS = (torch.Tensor, torch.nn.Parameter)
 
 
 def changed_dimensions(payload: Payload, frame: Any) -> dict[Source, dict[int, int]]:
@@ -26,7 +29,8 @@ def changed_dimensions(payload: Payload, frame: Any) -> dict[Source, dict[int, i
     found: dict[Source, dict[int, int]] = {}
     for guard in payload.tensors:
         tensor = follow(guard.source.path, frame)
-        sizes = getattr(tensor, "shape", None)
+        # Objects of other classes answer by code of their own: an uninitialised parameter raises.
+        sizes = tensor.shape if is_one_of(type(tensor), (guard.kind, *_PLAIN_TENSORS)) else None
         is_constant = guard.identity is not None and tensor is guard.identity
         if sizes is None or len(sizes) != len(guard.sizes) or is_constant:
             continue

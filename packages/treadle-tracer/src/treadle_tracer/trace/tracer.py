@@ -142,6 +142,9 @@ class Tracer:
         self.inlined: dict[int, types.CodeType] = {}
         self.root_globals: dict[str, Any] | None = None
         self.exception: Value | None = None
+        self.context: Value | None = None
+        self.has_own_filters = False
+        self.module_calls: dict[int, int] = {}
         self.weak_references: list[WeakReference] = []
         self.numpy_flags: list[array_warnings.Flag] = []
         self.caller_handles = caller_handles

@@ -128,7 +128,7 @@ def _array(tx: TraceContext, given: Value, dtype: Value | None = None, *, copy: 
         raise Unsupported("numpy", "numpy.array(copy=False)")
     given = given.force(tx) if isinstance(given, LazyValue) else given
     if must_copy and isinstance(given, TensorValue) and (text := _warning_of_copies()) is not None:
-        warn(tx, Constant(text), DeprecationWarning, tx.frames[-1])
+        warn(tx, Constant(text), DeprecationWarning)
     if order == "C":
         return ArrayValue(fresh(tx, _asarray(tx, given, dtype)))
     found = _asarray(tx, given, dtype)

@@ -12,8 +12,11 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.nn.modules import module as module_machinery
+from torch.nn.modules.lazy import LazyModuleMixin
+from torch.nn.parameter import UninitializedTensorMixin
 
 from treadle_tracer.by_identity import IdentitySet
+from treadle_tracer.class_facts import is_subtype
 from treadle_tracer.errors import Unsupported
 from treadle_tracer.source import ConstSource, DictItemSource, InstanceDictSource, OwnDictSource, Source
 from treadle_tracer.values.attribute_stores import store_attribute
@@ -136,7 +139,11 @@ class ModuleValue(ObjectValue):
 
     @tail_call
     def call(self, tx: TraceContext, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        if _is_uninitialised(self.obj):
+            raise Unsupported("lazy-module", self.describe())
         raw = lookup(tx, self.cls, "__call__")
+        if raw in _STANDARD_CALLS:
+            tx.module_calls[len(tx.frames)] = tx.step
         if raw in _STANDARD_CALLS and self.has_no_hooks(tx):
             forward = self.get_attr(tx, "forward")
             return forward.call(tx, args, kwargs)
@@ -235,6 +242,14 @@ class ModuleValue(ObjectValue):
             return _wrap_attribute(tx, found, instance_dict_source(tx, self.obj, self.source, name))
         tx.guards.add(OwnDictSource(self.source), "lacks_key", name)
         return None
+
+
+def _is_uninitialised(module: torch.nn.Module) -> bool:
+    """Whether the first call of a lazy module will make its parameters and, often, give it another class."""
+    if not is_subtype(type(module), LazyModuleMixin):
+        return False
+    members = (vars(module).get(name) or {} for name in ("_parameters", "_buffers"))
+    return any(is_subtype(type(tensor), UninitializedTensorMixin) for each in members for tensor in each.values())
 
 
 def _is_none(value: Value) -> bool:

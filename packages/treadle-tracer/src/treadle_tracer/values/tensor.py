@@ -14,6 +14,7 @@ from treadle_tracer.class_facts import mro_of
 from treadle_tracer.errors import Unsupported
 from treadle_tracer.source import InstanceDictSource, OwnDictSource
 from treadle_tracer.tables import by_name
+from treadle_tracer.values.assigned_data import assign_data
 from treadle_tracer.values.base import NONE, Constant, Method
 from treadle_tracer.values.class_lookup import MISSING, find_in_mro, is_descriptor, lookup
 from treadle_tracer.values.gradients import read_grad, set_requires_grad, write_grad
@@ -101,6 +102,10 @@ class TensorValue(Value):
     def follow(self, node: fx.Node) -> None:
         """`node` gives the tensor from here on: the same object, with another history."""
         self._node = node
+
+    def stand_for(self, node: fx.Node, fake: torch.Tensor) -> None:
+        """`node` gives the tensor from here on, with other metadata."""
+        self._node, self._history, self.fake = node, None, fake
 
     @property
     def known_node(self) -> fx.Node | None:
@@ -370,29 +375,10 @@ _ATTRIBUTES: dict[str, Callable[[TensorValue, Any, str], Value]] = by_name(
 
 
 def _set_data(self: TensorValue, tx: TraceContext, value: Value) -> None:
-    """`self.data = value`: the object has the elements of another tensor, and shares their memory. It is assigned behind the graph."""
-    why_not = _why_not_take(self, value)
-    if why_not is not None:
-        raise Unsupported("tensor-attribute", f"assignment to .data {why_not}")
-    taken = tx.run_in_graph("call_method", "detach", [value], {})
-    assert isinstance(taken, TensorValue)
-    tx.mutations.store_attr(self, "data", taken)
-    self.data, self.data_assigned_in = taken, len(tx.frames)
-
-
-def _why_not_take(owner: TensorValue, value: Value) -> str | None:
-    """Why a graph cannot give a tensor the elements of another one, or None. Its metadata stay as they are."""
-    if owner.obj is None or owner.source is None or not owner.obj.is_leaf or type(owner) is not TensorValue:
-        return "of a tensor that is no leaf from outside"
-    if type(value) is not TensorValue:
-        return f"of {value.describe()}"
-    mine, other = owner.fake, value.fake
-    sizes = (*mine.shape, *other.shape, *mine.stride(), *other.stride())
-    if any(type(size) is not int for size in sizes) or mine.is_inference() or other.is_inference():
-        return "under symbolic sizes, or of a tensor made in inference mode"
-    same = mine.dtype == other.dtype and mine.device == other.device and mine.layout == other.layout
-    same = same and mine.shape == other.shape and mine.stride() == other.stride()
-    return None if same and not other.is_conj() and not other.is_neg() else "of other sizes, strides or another dtype"
+    """`self.data = value`"""
+    if type(self) is not TensorValue or type(value) is not TensorValue:
+        raise Unsupported("tensor-attribute", f"assignment to .data of {self.describe()}, or of {value.describe()}")
+    assign_data(tx, self, value)
 
 
 _SETTERS: dict[str, Callable[[TensorValue, Any, Value], None]] = by_name(

@@ -30,16 +30,18 @@ from treadle_tracer.values import floats, gradients, random_generators, tensor_n
 from treadle_tracer.values.arrays import ArrayValue
 from treadle_tracer.values.base import NONE, ConcreteValue, Constant, LazyValue
 from treadle_tracer.values.call_effects import is_in_place
+from treadle_tracer.values.caught_errors import caught_error
 from treadle_tracer.values.constant_objects import MadeConstantObject
 from treadle_tracer.values.constants import is_numpy_scalar
 from treadle_tracer.values.hidden_draws import refuse_behind_draws
+from treadle_tracer.values.known_elements import known_number
 from treadle_tracer.values.known_results import known_result
 from treadle_tracer.values.mappings import DictValue, DictView
 from treadle_tracer.values.numpy_numbers import NumpyNumber
 from treadle_tracer.values.operator_calls import call_operators, takes_dispatched
 from treadle_tracer.values.refused_writes import why_not_run
 from treadle_tracer.values.sequences import ListValue, Sequence, SliceValue, TupleValue
-from treadle_tracer.values.tensor import SymbolicValue, TensorValue
+from treadle_tracer.values.tensor import INDEX_TYPES, SymbolicValue, TensorValue
 from treadle_tracer.values.tensor_queries import answer_of_object, refuse_unguarded
 from treadle_tracer.values.tensor_subclasses import SubclassedTensor
 from treadle_tracer.values.value import NotConstant, Value
@@ -180,17 +182,24 @@ def run_in_graph(
     # These make a tensor of a `torch.Size`, and a tensor with the elements of any other sequence.
     if target is torch.Tensor or (type(target) is str and target == "new"):
         args = _sizes_one_by_one(args)
+    if _name(target) in _SIZED_BY_ARGUMENTS:
+        args = [_known_size(tx, arg) for arg in args]
     kwargs = {name: _number_argument(tx, target, name, value) for name, value in kwargs.items()}
     pairs = [convert(arg) for arg in args]
     named = {name: convert(arg) for name, arg in kwargs.items()}
     if named.get("generator") == (None, None):  # the default one; overloads with a generator take no symbolic sizes
         del named["generator"]
+    caught = None
     try:
         pairs, named, result = _run_or_fix_floats(tx, op, target, pairs, named)
-    except Unsupported:
+    except Unsupported as refusal:
         if arguments.has_numpy:  # with NumPy's scalars the call may work
             raise Unsupported("graph-argument", f"a scalar of NumPy in {_name(target)}") from None
-        raise
+        caught = caught_error(tx, refusal, op, target, *_fakes(pairs, named))
+        if caught is None:
+            raise
+    if caught is not None:
+        tx.raise_real(caught)
     if arguments.has_numpy and not (known is not None and known.writes):
         _refuse_other_result_with_scalars(tx, op, target, args, kwargs, result)
     if "requires_grad" in kwargs and torch.is_grad_enabled() and _is_new_leaf(result):
@@ -229,6 +238,20 @@ _FACTORIES = frozenset(
 )
 
 
+_SIZED_BY_ARGUMENTS = frozenset("empty zeros ones rand randn".split())
+
+
+def _known_size(tx: TraceContext, value: Value) -> Value:
+    """A size, or sequence of sizes. A tensor whose element follows from constants is that number."""
+    value = value.force(tx) if isinstance(value, LazyValue) else value
+    if type(value) in (ListValue, TupleValue) and isinstance(value, Sequence) and value.source is None:
+        return TupleValue([_known_size(tx, item) for item in value.items])
+    if not isinstance(value, TensorValue) or value.fake.dim() or value.fake.dtype not in INDEX_TYPES:
+        return value
+    number = known_number(tx, value.known_node)
+    return value if number is None else Constant(number)
+
+
 def _new_leaf(tx: TraceContext, op: str, target: Any, args: list[Value], kwargs: dict[str, Value]) -> Value:
     """A new tensor that requires gradients or not."""
     wanted = kwargs.pop("requires_grad")
@@ -244,7 +267,7 @@ def _run_or_fix_floats(
     """The arguments and the result of the call on fake tensors; with dynamic floats fixed where it does not take them."""
 
     def run() -> Any:
-        args, kwargs = [pair[1] for pair in pairs], {name: pair[1] for name, pair in named.items()}
+        args, kwargs = _fakes(pairs, named)
         sizes = _sizes_that_stay(tx, target, args, kwargs)
         result = run_fake(tx, op, target, args, kwargs)
         for fake, given in sizes:
@@ -350,6 +373,8 @@ def _result_value(
 
 
 def _make_node(tx: TraceContext, op: str, target: Any, pairs: list[Any], named: dict[str, Any], result: Any) -> fx.Node:
+    if tx.has_own_filters and not _warns_of_nothing(target, pairs, named):
+        raise Unsupported("output", f"{_name(target)}, which may warn, under filters that the graph does not see")
     args = tuple(pair[0] for pair in pairs)
     kwargs = {name: pair[0] for name, pair in named.items()}
     node = tx.graph.call(op, target, args, kwargs, result, tx.stack_trace())
@@ -357,6 +382,18 @@ def _make_node(tx: TraceContext, op: str, target: Any, pairs: list[Any], named: 
     if why_not is not None:
         raise Unsupported("torch-call-raises", f"{_name(target)}: {why_not}")
     return node
+
+
+_QUIET = (Kind.POINTWISE, Kind.MATMUL, Kind.COPY)
+
+
+def _warns_of_nothing(target: Any, pairs: list[Any], named: dict[str, Any]) -> bool:
+    """Whether the kernels of an operator certainly do not warn: of masks of bytes, lost imaginary parts, writes to expanded tensors."""
+    known = operator_record(target)
+    fakes, kwargs = _fakes(pairs, named)
+    tensors = [fake for fake in (*fakes, *kwargs.values()) if isinstance(fake, torch.Tensor)]
+    is_plain = "out" not in kwargs and not any(t.dtype is torch.uint8 or t.is_complex() for t in tensors)
+    return is_plain and known is not None and known.kind in _QUIET and not known.writes
 
 
 def _may_give_its_argument(target: Any, pairs: list[Any], named: dict[str, Any]) -> bool:
@@ -367,7 +404,12 @@ def _may_give_its_argument(target: Any, pairs: list[Any], named: dict[str, Any])
     known = operator_record(target)
     if known is None or not known.may_return_argument:
         return False
-    return not is_in_place(target, [pair[1] for pair in pairs], {name: pair[1] for name, pair in named.items()})
+    return not is_in_place(target, *_fakes(pairs, named))
+
+
+def _fakes(pairs: list[Any], named: dict[str, Any]) -> tuple[list[Any], dict[str, Any]]:
+    """The fake arguments of pairs of graph argument and fake argument."""
+    return [pair[1] for pair in pairs], {name: pair[1] for name, pair in named.items()}
 
 
 _FUNCTIONS = (types.FunctionType, types.BuiltinFunctionType)

@@ -345,10 +345,15 @@ class FrameView(Protocol):
     function_code: Any
     globals: dict[str, Any]
     shows_itself: bool
+    frames_between: (
+        int | None
+    )  # of the root frame: between it and the caller of the program's function; None if not known
+    began: int
 
     @property
     def module_name(self) -> str: ...
     def break_step(self) -> int: ...
+    def position(self) -> tuple[str, int, str]: ...
     def spreads_keywords(self) -> bool: ...
     @property
     def local_names(self) -> tuple[str, ...]: ...
@@ -363,6 +368,9 @@ class TraceContext(LooksUp, Protocol):
     exception: Value | None  # the exception being handled
     hashed: dict[int, Any]  # outside objects that are keys or members by their identity, by id
     scopes: dict[int, dict[str, Any]]  # globals that the program has read or written, by id
+    context: Value | None  # the `contextvars.Context` of the trace's own that the program is running in
+    has_own_filters: bool  # the program has changed what becomes of warnings
+    module_calls: dict[int, int]  # of `forward` in place of the module: at which step, by the number of frames around
     weak_references: list[Any]  # those with a callback that the trace has made: see `values.weak_references`
     numpy_flags: list[Any]  # where NumPy warns: see `values.array_warnings`
     autocast_nesting: int
@@ -399,6 +407,10 @@ class TraceContext(LooksUp, Protocol):
     @property
     def runs_in_order(self) -> bool:
         """Whether the code at hand runs once, where the program has it, in the state of PyTorch at entry, grad mode aside."""
+        ...
+
+    def is_protected(self) -> bool:
+        """Whether the traced program may catch what a call at the present place raises."""
         ...
 
     @property

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import sys
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from treadle_tracer.class_facts import mro_of
@@ -14,12 +14,13 @@ from treadle_tracer.guard_callables import GuardCallable
 from treadle_tracer.values.base import NONE, Constant, is_none
 from treadle_tracer.values.class_lookup import find_in_mro
 from treadle_tracer.values.deferred_text import joined_text, snapshot
-from treadle_tracer.values.deferred_warnings import changes_streams, warn
+from treadle_tracer.values.deferred_warnings import FILTERS_MUTATED, changes_streams, filters_mutated, warn
 from treadle_tracer.values.functions import ClassValue, ModuleObject
 from treadle_tracer.values.made_natives import NativeObject
 from treadle_tracer.values.outputs import is_stream, queue
 from treadle_tracer.values.rules.rule import Apply, Args, Effect, Kwargs, Rule
 from treadle_tracer.values.sequences import TupleValue
+from treadle_tracer.values.shown_frames import shown_places
 from treadle_tracer.values.text import to_str
 from treadle_tracer.values.value import Value
 
@@ -89,16 +90,15 @@ def _warn(tx: TraceContext, args: Args, kwargs: Kwargs) -> Value:
     kind = category.obj if isinstance(category, ClassValue) else UserWarning
     if not (isinstance(category, ClassValue) or category.constant() is None) or not issubclass(kind, Warning):
         raise Unsupported("output", f"warnings.warn of category {category.describe()}")
-    warn(tx, text, kind, _frame_at(tx.frames, level))
+    warn(tx, text, kind, _level(level))
     return NONE
 
 
-def _frame_at(frames: Sequence[Any], level: Value) -> Any:
-    """The traced frame that a call with this `stacklevel` names. Raises Unsupported for the caller of the compiled function."""
-    distance = level.constant()
-    if type(distance) is not int or distance > len(frames):
-        raise Unsupported("output", "the line of the caller is reported")
-    return frames[-max(distance, 1)]
+def _level(value: Value) -> int:
+    level = value.constant()
+    if type(level) is not int:
+        raise Unsupported("output", "a stacklevel that is no number")
+    return level
 
 
 # ---- logging
@@ -138,10 +138,12 @@ def _log(tx: TraceContext, args: Args, kwargs: Kwargs) -> Value:
     if any(not flag.is_constant() or flag.constant() for flag in flags):
         raise Unsupported("output", "a log record with a traceback or fields of its own")
     outside = [frame for frame in tx.frames if frame.program.model.filename != logging.info.__code__.co_filename]
-    frame = _frame_at(outside, kwargs.get("stacklevel", Constant(1)))
+    places, at = shown_places(tx, outside), max(_level(kwargs.get("stacklevel", Constant(1))), 1)
+    if at > len(places):
+        raise Unsupported("output", "the line of the caller is reported")
     text = message if message.python_type() is str else to_str(tx, message)
     shown = [_logged(tx, value) for value in values]
-    queue(tx, _Record(obj, number, frame.position()), text, TupleValue(shown))
+    queue(tx, _Record(obj, number, places[at - 1][:3]), text, TupleValue(shown))
     return NONE
 
 
@@ -206,6 +208,7 @@ class _Record:
 RULES = (
     Rule(print, _print, Effect.GRAPH),
     Rule(warnings.warn, _warn, Effect.GRAPH),
+    Rule(FILTERS_MUTATED, filters_mutated, Effect.GRAPH),
     *[Rule(vars(logging.Logger)[name], _logs(level), Effect.GRAPH) for name, level in _LEVELS.items()],
     Rule(logging.Logger.log, _log, Effect.GRAPH),
 )
