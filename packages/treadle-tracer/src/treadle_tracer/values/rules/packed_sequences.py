@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from treadle_tracer.values.value import TraceContext
 
 # Of all layers and directions together. Each is some ten nodes, and takes about half a second to compile for training.
-_MOST_STEPS = 32
+_MOST_STEPS = 20
 _MOST_STEPS_IN_ONE_GRAPH = 256  # where the user wants one graph or nothing
 
 Tensors = Sequence[torch.Tensor]
