@@ -92,9 +92,6 @@ def _differentiable_gradients(
     if not torch.is_grad_enabled():
         return None
     joint = call.program.joint
-    n_static = len(joint.contract.static_tensors)
-    if any(place < n_static for place in call.program.read_and_written):
-        return None  # the program of gradients would read parameters and buffers as they are now
     pairs = [(k, t) for k, t in enumerate(given) if t is not None]
     key = Gradients(
         tuple(joint.tangents[k] for k, _ in pairs),
@@ -108,7 +105,7 @@ def _differentiable_gradients(
         return None
     tangents = [laid_out(t, *layouts[k]) for k, t in pairs]
     with call.as_in_forward():
-        return program(*primals[n_static:], *tangents)
+        return program(primals, tangents)
 
 
 def _rerun_gradients(

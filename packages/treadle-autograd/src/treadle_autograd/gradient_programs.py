@@ -20,6 +20,7 @@ from torch import fx
 from treadle_shapes.torch import undisturbed
 
 from .ambient import Ambient
+from .contract import CallInput, Contract
 from .decompositions import Decompositions
 from .errors import UnsupportedGraph
 from .functional_trace import mode_of
@@ -28,12 +29,13 @@ from .partition import Partition, divided
 from .traced_run import Traced
 from .training import ProgramFacts, TrainingProgram
 from .unbacked import shape_env_of
-from .wrapper import running_in_eager, wrap_compiled
+from .wrapper import wrap_compiled
 
 if TYPE_CHECKING:
     from .kept.program import KeptTrace
 
-GradientProgram = Callable[..., Sequence[Any]]
+# (primals of the call that is differentiated, tangents) -> gradients
+GradientProgram = Callable[[Sequence[Any], Sequence[torch.Tensor]], Sequence[Any]]
 
 
 @dataclass(frozen=True)
@@ -59,7 +61,7 @@ class GradientPrograms:
         self._programs: dict[Gradients, GradientProgram | None] = {}
 
     def find(self, joint: JointTrace | KeptTrace, wanted: Gradients, primals: Sequence[Any]) -> GradientProgram | None:
-        """A function (call inputs of the graph, tangents) -> gradients; None where there is none.
+        """The gradients that are `wanted` as a program; None where there is none.
 
         joint: of the program that is differentiated; primals: of the call at hand.
         """
@@ -90,9 +92,27 @@ class GradientPrograms:
             compiled = self.recipe.compile(halves.forward, examples)
         facts, programs = ProgramFacts.of(second, halves), GradientPrograms(traced, self.recipe)
         program = TrainingProgram(second, halves, facts, compiled, self.recipe.compile, programs)
-        return wrap_compiled(
-            program, replace(second.contract, versions=()), second.input_values, running_in_eager(traced.gm)
-        )
+        return _called_with_primals(program, joint.contract)
+
+
+def _called_with_primals(program: TrainingProgram, first: Contract) -> GradientProgram:
+    """`program`, which computes gradients of the one with the contract `first`, as a function of that one's primals and the tangents.
+
+    Parameters and buffers come from there, too: those that the program has changed in place are read as they were before.
+    """
+    contract = program.joint.contract
+    passed = replace(contract, inputs=tuple(map(CallInput, range(len(contract.inputs)))), versions=())
+    assert not contract.mutations  # so nothing runs in eager
+    run = wrap_compiled(program, passed, program.joint.input_values, program)
+    given = {id(tensor): place for place, tensor in enumerate(first.static_tensors)}
+    static = [(tensor, given.get(id(tensor))) for tensor in contract.static_tensors]
+    n_static = len(first.static_tensors)
+
+    def call(primals: Sequence[Any], tangents: Sequence[torch.Tensor]) -> Sequence[Any]:
+        values = [tensor if place is None else primals[place] for tensor, place in static]
+        return run(*values, *primals[n_static:], *tangents)
+
+    return call
 
 
 def _without_new_facts(gm: fx.GraphModule) -> contextlib.AbstractContextManager[None]:
