@@ -64,11 +64,15 @@ def begin_pass(call: Call, grad_outputs: Sequence[Any], function_of: Callable[[i
     return BackwardPass(given, wanted if defined else (), is_plain, is_cut, runs_compiled)
 
 
-def gradients_elsewhere(call: Call, asked: BackwardPass, layouts: Sequence[Layout]) -> Sequence[Any]:
-    """The gradients that are wanted, where the compiled backward graph cannot give them. Differentiable in grad mode."""
+def gradients_elsewhere(
+    call: Call, asked: BackwardPass, layouts: Sequence[Layout], saved: Sequence[torch.Tensor] | None = None
+) -> Sequence[Any]:
+    """The gradients that are wanted, where the compiled backward graph cannot give them. Differentiable in grad mode.
+
+    saved: the tensors that the forward pass has saved, if they are at hand."""
     found = None
     if asked.is_plain and not asked.is_cut:
-        found = _differentiable_gradients(call, asked.given, asked.wanted, layouts)
+        found = _differentiable_gradients(call, asked.given, asked.wanted, layouts, saved)
     return _rerun_gradients(call, asked.given, asked.wanted, asked.is_cut) if found is None else found
 
 
@@ -86,7 +90,11 @@ def _is_asked_for(function: Any, leaves: Set[int]) -> bool:
 
 
 def _differentiable_gradients(
-    call: Call, given: Sequence[torch.Tensor | None], wanted: Sequence[int], layouts: Sequence[Layout]
+    call: Call,
+    given: Sequence[torch.Tensor | None],
+    wanted: Sequence[int],
+    layouts: Sequence[Layout],
+    saved: Sequence[torch.Tensor] | None,
 ) -> Sequence[Any] | None:
     """The gradients by a compiled program that can be differentiated again; None where there is none."""
     if not torch.is_grad_enabled():
@@ -100,12 +108,12 @@ def _differentiable_gradients(
     )
     call.raise_if_changed()
     primals = [value for value, _ in call.primals]
-    program = call.program.gradient_programs.find(joint, key, primals)
+    program = call.program.gradient_programs.find(joint, key, primals, None if saved is None else call.program.halves)
     if program is None:
         return None
     tangents = [laid_out(t, *layouts[k]) for k, t in pairs]
     with call.as_in_forward():
-        return program(primals, tangents)
+        return program(primals, tangents, saved or ())
 
 
 def _rerun_gradients(
