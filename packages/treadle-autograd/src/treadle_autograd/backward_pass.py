@@ -54,8 +54,11 @@ def begin_pass(call: Call, grad_outputs: Sequence[Any], function_of: Callable[[i
         if reads is not None and (not reads or reads & defined)
     }
     possible = tuple(k for k, function in functions.items() if function is not None)
-    leaves = {id(given) for given in named_inputs() or () if node_of(given) is None}
-    asked = tuple(k for k in possible if _is_asked_for(functions[k], leaves))
+    named = named_inputs()
+    asked = possible
+    if named is None or named:  # else the engine goes through all nodes
+        leaves = {id(given) for given in named or () if node_of(given) is None}
+        asked = tuple(k for k in possible if _is_asked_for(functions[k], leaves))
     wanted = call.program.choose(asked, possible)
     is_plain = not (torch.is_anomaly_enabled() or any(map(_is_wrapped, given)))
     is_cut = call.observers.were_there()
