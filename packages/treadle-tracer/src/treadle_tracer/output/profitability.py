@@ -45,10 +45,12 @@ _UNKNOWN = 1.0
 _RECORDED = 3.0
 # What eager takes to begin a backward pass, and to give gradients to leaves.
 _BACKWARD = 8.0
-# Kernels of PyTorch that the graph calls: what that saves, first without autograd. Products have short ways; others are called through the
-# operator's overload, which takes longer than eager's binding, and so does each operator of their derivatives. A convolution and its
-# derivative empty the caches: what the host and the node of autograd do around them takes several times as long as in `_CALL_RECORDED`.
-_KERNEL = {Kind.MATMUL: (0.0, 2.0), Kind.CONVOLUTION: (0.0, -40.0)}
+# Kernels of PyTorch that the graph calls: what that saves, first without a derivative. Products have short ways; others are called through
+# the operator's overload, which takes longer than eager's binding, and so does each operator of their derivatives.
+_KERNEL = {Kind.MATMUL: (0.0, 2.0), Kind.CONVOLUTION: (0.0, 2.0)}
+# A convolution and its derivative empty the caches: where autograd records the graph, what the host and the node of autograd do around
+# them takes several times as long as in `_CALL_RECORDED`.
+_RECORDED_CONVOLUTION = 42.0
 _OTHER_KERNEL = (-1.0, -5.0)
 # Kinds that are kernels of PyTorch where autograd records them, because it saves what only these return.
 _KERNELS_IF_RECORDED = frozenset({Kind.POOLING})
@@ -123,7 +125,12 @@ def _overhead(gm: torch.fx.GraphModule, recorded: set[torch.fx.Node]) -> float:
     overhead = _CALL
     if recorded:
         outputs = recorded.intersection(gm.graph.output_node().all_input_nodes)
-        overhead = _CALL_RECORDED + (_SEVERAL_OUTPUTS + _OUTPUT * (len(outputs) - 1) if len(outputs) > 1 else 0.0)
+        convolutions = sum(_kind(node) is Kind.CONVOLUTION for node in recorded)
+        overhead = (
+            _CALL_RECORDED
+            + _RECORDED_CONVOLUTION * convolutions
+            + (_SEVERAL_OUTPUTS + _OUTPUT * (len(outputs) - 1) if len(outputs) > 1 else 0.0)
+        )
     inputs = [node.meta.get("example_value") for node in gm.graph.find_nodes(op="placeholder")]
     overhead += _NUMBER * sum(isinstance(value, py_sym_types) for value in inputs)
     if why_not_deoptimise(gm) is not None:
@@ -138,8 +145,12 @@ def _overhead(gm: torch.fx.GraphModule, recorded: set[torch.fx.Node]) -> float:
 
 def _has_weight(node: torch.fx.Node) -> bool:
     """Whether the node is a product with a parameter or a buffer."""
-    record = operator(node.target) if node.op == "call_function" else None
-    return record is not None and record.kind in _KERNEL and any(n.op == "get_attr" for n in node.all_input_nodes)
+    return _kind(node) in _KERNEL and any(n.op == "get_attr" for n in node.all_input_nodes)
+
+
+def _kind(node: torch.fx.Node) -> Kind | None:
+    record = operator(node.target) if node.op.startswith("call_") else None
+    return None if record is None else record.kind
 
 
 def _draws_from_state(node: torch.fx.Node) -> bool:
