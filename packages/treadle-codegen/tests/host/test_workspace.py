@@ -102,6 +102,27 @@ def test_one_plan_serves_smaller_sizes_as_long_as_it_is_not_mostly_empty(monkeyp
         assert part.data_ptr() == workspace.table[1] + 4 * n
 
 
+def test_views_follow_a_fit_that_is_made_again_with_another_plan() -> None:
+    buffers = {
+        name: Buffer(name, torch.float32, shape, (1,), BufferKind.TEMP)  # type: ignore[arg-type]
+        for name, shape in (("a", (N,)), ("b", (30,)))
+    }
+    both = {
+        "buffers": buffers,
+        "spans": {"a": (0, 1), "b": (0, 1)},
+        "keys": ["a", "b"],
+        "slots": {"a": 1, "n": 2, "b": 3},
+    }
+    made = planner(**both)
+    workspace = made.new()
+    # The arena is large enough from the first sizes on. At last, the plan for 40 serves 20, too, and `a` comes first in it.
+    for n in (100, 20, 40, 20):
+        made.fits.clear()
+        made.fit(workspace, fit_at(made, n))
+        assert [view.data_ptr() for view in workspace.views] == [workspace.table[1], workspace.table[3]]
+        made._layouts = made._layouts[:1]
+
+
 def test_views_are_made_once_per_sizes() -> None:
     made = planner()
     workspace = made.new()

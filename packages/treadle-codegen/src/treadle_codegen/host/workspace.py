@@ -99,7 +99,7 @@ class Workspace:
         self.fitted = fitted
         self.views: tuple[torch.Tensor, ...] = ()
         # By sizes; behind the arena's address, where it is borrowed.
-        self.known_views: dict[tuple[int, ...], tuple[torch.Tensor, ...]] = {}
+        self.known_views: dict[tuple[int, ...], tuple[ArenaPlan, tuple[torch.Tensor, ...]]] = {}
         self.laid_out: tuple[int, Fit] | None = None
         # Memory for temporaries whose sizes are known only during a call; it is kept and grows from call to call.
         self.pool = [self._empty(0, dtype=dtype) for dtype in pool]
@@ -213,15 +213,16 @@ class MemoryPlanner:
         self.abi.place(workspace.table, arena, fit.places)
         if not self.keys:
             return
-        views = workspace.known_views.get(key)
-        if views is None:
+        known = workspace.known_views.get(key)
+        # A Fit that was dropped and made again may have another plan.
+        if known is None or known[0] is not fit.layout:
             if len(workspace.known_views) >= _FITS_KEPT:
                 workspace.known_views.clear()
             unowned = self.allocation.unowned
             with outside_inference_mode():
                 memory = arena if unowned is None else unowned(arena)
-                views = workspace.known_views[key] = self._views(memory, fit.layout, fit.sizes)
-        workspace.views = views
+                known = workspace.known_views[key] = fit.layout, self._views(memory, fit.layout, fit.sizes)
+        workspace.views = known[1]
 
     def layout(self, sizes: Sizes) -> ArenaPlan:
         """Where the temporaries lie at these sizes.
