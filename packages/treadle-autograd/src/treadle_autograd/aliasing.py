@@ -8,6 +8,8 @@ from typing import Any
 
 import torch
 
+_MOST_KNOWN = 64  # sets of addresses that are remembered
+
 
 def picker(positions: Sequence[int]) -> Callable[[Sequence[Any]], tuple[Any, ...]]:
     """A function from a sequence to the tuple of its items at these positions; a graph may have hundreds."""
@@ -59,19 +61,21 @@ def independence_check(input_values: Sequence[Any], mutated: frozenset[int]) -> 
         return lambda inputs: True
     pick = picker(places)
     lengths = numpy.array([_bytes_spanned(fake) for _, fake in filled], numpy.uint64)
-    known: tuple[int, ...] | None = None  # the addresses of the last inputs that were apart, which mostly come again
+    # The addresses of inputs that were apart. They come again: the allocator gives memory back to batches of one size.
+    known = set[tuple[int, ...]]()
 
     def are_independent(inputs: Sequence[Any]) -> bool:
-        nonlocal known
         addresses = tuple(map(torch.Tensor.data_ptr, pick(inputs)))
-        if addresses == known:
+        if addresses in known:
             return True
         starts = numpy.array(addresses, numpy.uint64)
         ends = starts + lengths
         starts.sort()
         ends.sort()
         if bool((ends[:-1] <= starts[1:]).all()):
-            known = addresses
+            if len(known) >= _MOST_KNOWN:
+                known.clear()
+            known.add(addresses)
             return True
         return slowly(inputs)
 

@@ -54,8 +54,11 @@ def begin_pass(call: Call, grad_outputs: Sequence[Any], function_of: Callable[[i
         if reads is not None and (not reads or reads & defined)
     }
     possible = tuple(k for k, function in functions.items() if function is not None)
-    leaves = {id(given) for given in named_inputs() or () if node_of(given) is None}
-    asked = tuple(k for k in possible if _is_asked_for(functions[k], leaves))
+    named = named_inputs()
+    asked = possible
+    if named is None or named:  # else the engine goes through all nodes
+        leaves = {id(given) for given in named or () if node_of(given) is None}
+        asked = tuple(k for k in possible if _is_asked_for(functions[k], leaves))
     wanted = call.program.choose(asked, possible)
     is_plain = not (torch.is_anomaly_enabled() or any(map(_is_wrapped, given)))
     is_cut = call.observers.were_there()
@@ -64,11 +67,15 @@ def begin_pass(call: Call, grad_outputs: Sequence[Any], function_of: Callable[[i
     return BackwardPass(given, wanted if defined else (), is_plain, is_cut, runs_compiled)
 
 
-def gradients_elsewhere(call: Call, asked: BackwardPass, layouts: Sequence[Layout]) -> Sequence[Any]:
-    """The gradients that are wanted, where the compiled backward graph cannot give them. Differentiable in grad mode."""
+def gradients_elsewhere(
+    call: Call, asked: BackwardPass, layouts: Sequence[Layout], saved: Sequence[torch.Tensor] | None = None
+) -> Sequence[Any]:
+    """The gradients that are wanted, where the compiled backward graph cannot give them. Differentiable in grad mode.
+
+    saved: the tensors that the forward pass has saved, if they are at hand."""
     found = None
     if asked.is_plain and not asked.is_cut:
-        found = _differentiable_gradients(call, asked.given, asked.wanted, layouts)
+        found = _differentiable_gradients(call, asked.given, asked.wanted, layouts, saved)
     return _rerun_gradients(call, asked.given, asked.wanted, asked.is_cut) if found is None else found
 
 
@@ -86,15 +93,16 @@ def _is_asked_for(function: Any, leaves: Set[int]) -> bool:
 
 
 def _differentiable_gradients(
-    call: Call, given: Sequence[torch.Tensor | None], wanted: Sequence[int], layouts: Sequence[Layout]
+    call: Call,
+    given: Sequence[torch.Tensor | None],
+    wanted: Sequence[int],
+    layouts: Sequence[Layout],
+    saved: Sequence[torch.Tensor] | None,
 ) -> Sequence[Any] | None:
     """The gradients by a compiled program that can be differentiated again; None where there is none."""
     if not torch.is_grad_enabled():
         return None
     joint = call.program.joint
-    n_static = len(joint.contract.static_tensors)
-    if any(place < n_static for place in call.program.read_and_written):
-        return None  # the program of gradients would read parameters and buffers as they are now
     pairs = [(k, t) for k, t in enumerate(given) if t is not None]
     key = Gradients(
         tuple(joint.tangents[k] for k, _ in pairs),
@@ -103,12 +111,12 @@ def _differentiable_gradients(
     )
     call.raise_if_changed()
     primals = [value for value, _ in call.primals]
-    program = call.program.gradient_programs.find(joint, key, primals)
+    program = call.program.gradient_programs.find(joint, key, primals, None if saved is None else call.program.halves)
     if program is None:
         return None
     tangents = [laid_out(t, *layouts[k]) for k, t in pairs]
     with call.as_in_forward():
-        return program(*primals[n_static:], *tangents)
+        return program(primals, tangents, saved or ())
 
 
 def _rerun_gradients(

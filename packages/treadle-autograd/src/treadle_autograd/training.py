@@ -107,7 +107,8 @@ class TrainingProgram:
         check_callable(forward, "forward")
 
     def __call__(self, *primals: Any) -> Sequence[Any]:
-        call, values = Call(self, primals), dict[int, torch.Tensor]()
+        # Behind the primals stand tensors that `halves` call known. The pass that computed them keeps them for as long as it needs them.
+        call, values = Call(self, primals[: len(self.joint.contract.inputs)]), dict[int, torch.Tensor]()
         try:
             stages = self._choose_stages(primals)
             results = _apply(call, values, primals) if stages is None else run_in_stages(call, values, primals, stages)
@@ -385,7 +386,7 @@ class CompiledBackward(torch.autograd.Function):
             tangents = [laid_out(tangent, *data) for tangent, data in given]
             found = program.run_backward(asked.wanted, absent, (*saved, *ctx.numbers, *tangents))
         else:
-            found = gradients_elsewhere(call, asked, ctx.layouts)
+            found = gradients_elsewhere(call, asked, ctx.layouts, saved)
         for k, gradient in zip(asked.wanted, found, strict=True):
             gradients[k] = gradient
         return (None, None, None, *gradients.values())

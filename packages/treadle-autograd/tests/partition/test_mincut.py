@@ -131,7 +131,7 @@ def is_enough(classes: Classes, saved: frozenset[fx.Node]) -> bool:
 
 
 def cost(classes: Classes, saved: Sequence[fx.Node]) -> int:
-    return sum(capacity(node, 1) for node in saved)
+    return sum(capacity(node, classes, 1) for node in saved)
 
 
 @settings(max_examples=80, deadline=None)

@@ -8,8 +8,10 @@ from typing import Any
 import pytest
 import torch
 
+import treadle_codegen.host.workspace as workspace_module
 from treadle_codegen.host.workspace import _FITS_KEPT, NO_MEMORY, Fit, MemoryPlanner, storage_elements
 from treadle_codegen.ir.loops import Buffer, BufferKind, View
+from treadle_codegen.schedule.memory import plan_arena
 from treadle_codegen.targets.table import TARGETS
 from treadle_shapes.expr import symbol
 
@@ -79,6 +81,46 @@ def test_the_arena_grows_and_never_shrinks() -> None:
     assert workspace.arena is large
     made.fit(workspace, fit_at(made, 2000))
     assert workspace.arena is not large and workspace.known_views.keys() == {(2000,)}
+
+
+def test_one_plan_serves_smaller_sizes_as_long_as_it_is_not_mostly_empty(monkeypatch: pytest.MonkeyPatch) -> None:
+    plans = list[int]()
+
+    def counted(*args: Any) -> Any:
+        plans.append(1)
+        return plan_arena(*args)
+
+    monkeypatch.setattr(workspace_module, "plan_arena", counted)
+    made = planner()
+    workspace = made.new()
+    for n, planned in ((40, 1), (39, 1), (21, 1), (30, 1), (19, 2), (41, 3), (33, 3), (12, 3), (40, 3)):
+        made.fit(workspace, fit_at(made, n))
+        assert len(plans) == planned
+        whole, part = workspace.views
+        assert whole.shape == (2, n) and part.shape == (n,)
+        whole.fill_(n)
+        assert part.data_ptr() == workspace.table[1] + 4 * n
+
+
+def test_views_follow_a_fit_that_is_made_again_with_another_plan() -> None:
+    buffers = {
+        name: Buffer(name, torch.float32, shape, (1,), BufferKind.TEMP)  # type: ignore[arg-type]
+        for name, shape in (("a", (N,)), ("b", (30,)))
+    }
+    both = {
+        "buffers": buffers,
+        "spans": {"a": (0, 1), "b": (0, 1)},
+        "keys": ["a", "b"],
+        "slots": {"a": 1, "n": 2, "b": 3},
+    }
+    made = planner(**both)
+    workspace = made.new()
+    # The arena is large enough from the first sizes on. At last, the plan for 40 serves 20, too, and `a` comes first in it.
+    for n in (100, 20, 40, 20):
+        made.fits.clear()
+        made.fit(workspace, fit_at(made, n))
+        assert [view.data_ptr() for view in workspace.views] == [workspace.table[1], workspace.table[3]]
+        made._layouts = made._layouts[:1]
 
 
 def test_views_are_made_once_per_sizes() -> None:

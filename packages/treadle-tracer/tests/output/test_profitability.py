@@ -40,6 +40,26 @@ def test_autograd_makes_calls_dearer_and_operators_too():
     assert profit(chain(4), x, grad=True) < profit(chain(4), x) < profit(chain(16), x) < profit(chain(16), x, grad=True)
 
 
+def test_what_stands_alone_behind_a_kernel_saves_no_traffic_in_training():
+    """The derivative of a large activation between two products moves as much memory as eager's; that of a chain less."""
+    x, w = torch.ones(512, 512, requires_grad=True), torch.ones(512, 512)
+    alone = profit(lambda x: torch.sin(x @ w) @ w, x, grad=True)
+    assert alone < -10
+    assert profit(lambda x: torch.sin(torch.sin(x @ w)) @ w, x, grad=True) > alone + 50
+
+
+def test_few_small_operators_around_convolutions_do_not_pay_for_a_node_of_autograd():
+    def net(x):
+        for _ in range(3):
+            x = torch.relu(torch.nn.functional.batch_norm(torch.conv2d(x, w, None, 1, 1), None, None, training=True))
+        return x
+
+    w = torch.ones(16, 16, 3, 3)
+    assert profit(net, torch.ones(4, 16, 8, 8, requires_grad=True), grad=True) < -10
+    assert profit(net, torch.ones(16, 16, 64, 64, requires_grad=True), grad=True) > 100
+    assert profit(net, torch.ones(4, 16, 8, 8)) > 0
+
+
 def test_what_no_gradient_reaches_counts_once():
     def f(x):
         for _ in range(8):
@@ -98,7 +118,8 @@ def test_several_outputs_that_autograd_records_cost():
         return torch.cos(torch.sin(x))
 
     x = torch.ones(4, requires_grad=True)
-    assert profit(related, x, grad=True) == profit(unrelated, x, grad=True) < profit(one, x, grad=True) - 20
+    costs = profit(related, x, grad=True)
+    assert abs(costs - profit(unrelated, x, grad=True)) < 0.1 and costs < profit(one, x, grad=True) - 20
     assert profit(related, x) == profit(unrelated, x) == profit(one, x)
 
 
@@ -118,3 +139,9 @@ def test_pieces_without_a_graph_and_graphs_in_eager_only_cost():
     (gm,) = recorder.graphs
     assert profit_of(None, grad=False) < 0
     assert profit_of(gm, grad=False, is_eager=True) < 0 < profit_of(gm, grad=False)
+
+
+def test_products_with_parameters_cost_a_look_at_these():
+    module, w = torch.nn.Linear(4, 4, bias=False), torch.ones(4, 4)
+    x = torch.ones(4, 4)
+    assert profit(lambda x: torch.relu(module(x)), x) < profit(lambda x, w: torch.relu(x @ w.t()), x, w) - 3

@@ -7,8 +7,8 @@ joint(primals, tangents) -> (outputs, gradients)
 from __future__ import annotations
 
 from .budget import with_budget
-from .classify import Classes, classify
-from .mincut import Partition, min_cut, save_everything
+from .classify import Classes, classify, is_view, viewed
+from .mincut import Partition, min_cut, save_everything, saved_by_eager
 from .network import keep_cuts
 from .report import PartitionReport, report
 from .split import Halves, divided, split, tangents_of
@@ -24,11 +24,14 @@ __all__ = [
     "cut",
     "divided",
     "group_gradients",
+    "is_view",
     "keep_cuts",
     "min_cut",
     "report",
     "save_everything",
+    "saved_by_eager",
     "split",
     "tangents_of",
+    "viewed",
     "with_budget",
 ]

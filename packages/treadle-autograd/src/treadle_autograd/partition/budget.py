@@ -68,7 +68,8 @@ def with_sources(classes: Classes, saved: set[fx.Node]) -> list[fx.Node]:
     """`saved`, and the inputs and states that computing everything else again starts from, in graph order."""
     needed = ancestors(classes.needed, frozenset(saved), classes.inputs_of)
     states = classes.states
-    sources = {node for node in needed if node in states or (node.op == "placeholder" and not is_number(node))}
+    given = states | classes.known
+    sources = {node for node in needed if node in given or (node.op == "placeholder" and not is_number(node))}
     return [node for node in classes.order if node in saved or node in sources]
 
 
@@ -76,7 +77,7 @@ def segments(classes: Classes, cut: Sequence[fx.Node]) -> list[Segment]:
     """The values of the cut that can be computed again from the rest of the cut and the inputs."""
     groups: dict[fx.Node, list[fx.Node]] = {}
     for node in cut:
-        if node.op != "placeholder":
+        if node.op != "placeholder" and node not in classes.known:
             call = node.all_input_nodes[0] if node.target is operator.getitem else node
             groups.setdefault(call, []).append(node)
     found = []

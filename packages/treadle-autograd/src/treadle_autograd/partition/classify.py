@@ -61,6 +61,8 @@ class Classes:
     interior   nodes inside checkpointed parts of the program that must be computed again
     results    the other nodes of such parts that depend on them: computing one of them again would enter the part from behind
     from_statistics   results of batch norms that backward can compute again
+    known      tensors that the forward graph can be given behind the primals
+    done       nodes that have been computed before the forward graph runs, `known` and others: what they check has been checked
     """
 
     joint: JointTrace
@@ -71,6 +73,8 @@ class Classes:
     interior: frozenset[fx.Node] = frozenset()
     results: frozenset[fx.Node] = frozenset()
     from_statistics: Mapping[fx.Node, FromStatistics] = field(default_factory=dict)
+    known: frozenset[fx.Node] = frozenset()
+    done: frozenset[fx.Node] = frozenset()
 
     @functools.cached_property
     def states(self) -> frozenset[fx.Node]:
@@ -79,6 +83,8 @@ class Classes:
 
     def inputs_of(self, node: fx.Node) -> Sequence[fx.Node]:
         """What computing the node again takes: its arguments, and for random numbers the state that the generator had."""
+        if node in self.known:
+            return ()
         if node in self.from_statistics:
             return self.from_statistics[node].inputs
         state = self.joint.states.get(node)

@@ -92,7 +92,7 @@ def _cut(relevant: Sequence[fx.Node], classes: Classes) -> set[tuple[fx.Node, st
     for node in relevant:
         at = number[node]
         why_not = why_not_save(node, classes, by_eager)
-        edges[at, at + 1] = capacity(node, scale) if why_not is None else INFINITE
+        edges[at, at + 1] = capacity(node, classes, scale) if why_not is None else INFINITE
         price = price_of_computing_again(node, classes, scale)
         if price:
             edges[SOURCE, at] = price
@@ -118,7 +118,7 @@ def price_of_computing_again(node: fx.Node, classes: Classes, scale: int) -> int
     On CPUs that takes 4 to 8 ns for each number, 16 times the time in which a mask of a byte each is written and read. So they are drawn
     again where a checkpoint or a memory budget asks for it, and where much larger values are computed from few of them.
     """
-    if node in classes.results:
+    if node in classes.results or node in classes.known:
         return INFINITE
     if node in classes.interior or why_not_recompute(node) is None:
         return 0
@@ -127,8 +127,8 @@ def price_of_computing_again(node: fx.Node, classes: Classes, scale: int) -> int
     return min(int(2 * _BYTES_PER_NANOSECOND * recompute_cost(node)) // scale, _LARGEST_TOTAL)
 
 
-def capacity(node: fx.Node, scale: int) -> int:
+def capacity(node: fx.Node, classes: Classes, scale: int) -> int:
     """What saving the node costs, in half bytes over `scale`."""
-    # Inputs are alive anyway. One more for a view: what it views is the better choice at equal bytes.
-    cost = 0 if node.op == "placeholder" else 2 * size_in_bytes(node) // scale
+    # What is given is alive anyway. One more for a view: what it views is the better choice at equal bytes.
+    cost = 0 if node.op == "placeholder" or node in classes.known else 2 * size_in_bytes(node) // scale
     return 2 + cost + int(is_view(node))

@@ -34,12 +34,13 @@ from .mincut import Partition
 
 @dataclass(frozen=True)
 class Halves:
-    """The two graphs: forward, primals -> (*outputs, *saved tensors, *saved numbers), and backward, (*saved tensors, *saved numbers,
-    *tangents) -> gradients.
+    """The two graphs: forward, (*primals, *known) -> (*outputs, *saved tensors, *saved numbers), and backward,
+    (*saved tensors, *saved numbers, *tangents) -> gradients.
 
     saved      the joint graph's nodes of the saved tensors; numbers: those of the saved numbers
-    primals    of each saved tensor, the position of the primal that it is, or None: such tensors are no outputs of the forward graph
+    primals    of each saved tensor, the position of the input that it is, or None: such tensors are no outputs of the forward graph
     reads      for every gradient of the joint graph, the tangents that it depends on, by number; None for a gradient that is always zero
+    known      the joint graph's nodes of the tensors that the forward graph takes behind the primals
     """
 
     classes: Classes
@@ -48,6 +49,7 @@ class Halves:
     numbers: tuple[fx.Node, ...]
     primals: tuple[int | None, ...]
     reads: tuple[frozenset[int] | None, ...]
+    known: tuple[fx.Node, ...] = ()
 
     def whole(self) -> Halves:
         """The halves themselves; `kept.program.KeptHalves` makes them."""
@@ -112,11 +114,12 @@ def split(classes: Classes, saved: Sequence[fx.Node]) -> Halves:
     results: Any = nodes[-1].args[0]
     primals = [node for node in nodes if node.op == "placeholder"][: joint.n_primals]
     numbers = _numbers_of_backward(classes, saved)
-    position = {node: k for k, node in enumerate(primals)}
+    outputs = results[: joint.n_outputs]
+    known = _used_known(classes, [*outputs, *numbers], saved)
+    position = {node: k for k, node in enumerate([*primals, *known])}
     places = tuple(position.get(node) for node in saved)
     given = [node for node, place in zip(saved, places, strict=True) if place is None]
-    outputs = results[: joint.n_outputs]
-    forward = graph_between(primals, [*outputs, *given, *numbers], nodes, _effects(classes))
+    forward = graph_between([*primals, *known], [*outputs, *given, *numbers], nodes, _effects(classes))
     forward.output_node().meta["saved_results"] = range(len(outputs), len(outputs) + len(given))
     return Halves(
         classes,
@@ -125,12 +128,24 @@ def split(classes: Classes, saved: Sequence[fx.Node]) -> Halves:
         tuple(numbers),
         places,
         _reads(joint, results[joint.n_outputs :]),
+        tuple(known),
     )
+
+
+def _used_known(classes: Classes, results: Sequence[Any], saved: Sequence[fx.Node]) -> list[fx.Node]:
+    """The known tensors, in graph order, that the forward graph reads or hands on."""
+    if not classes.known:
+        return []
+    roots = [*_effects(classes), *[node for node in results if isinstance(node, fx.Node)], *saved]
+    read = ancestors(roots, classes.known)
+    return [node for node in classes.order if node in read and node in classes.known]
 
 
 def _effects(classes: Classes) -> list[fx.Node]:
     """The nodes of the forward part that must run even if nobody uses their results."""
-    return [node for node in classes.order if node.op == "call_function" and has_effect(node)]
+    return [
+        node for node in classes.order if node.op == "call_function" and has_effect(node) and node not in classes.done
+    ]
 
 
 def tangents_of(joint: JointTrace) -> list[fx.Node]:

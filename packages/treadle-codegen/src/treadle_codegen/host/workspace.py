@@ -25,6 +25,7 @@ from treadle_shapes.expr import evaluate
 
 NO_MEMORY = ArenaPlan({}, 0)
 _FITS_KEPT = 32  # per dynamic graph
+_LAYOUTS_KEPT = 8  # plans that may serve other sizes, too; per dynamic graph
 
 Sizes = tuple[int, ...]
 Entries = tuple[Callable[[Any], None], ...]  # entry points; each takes the table's `argument`
@@ -98,7 +99,7 @@ class Workspace:
         self.fitted = fitted
         self.views: tuple[torch.Tensor, ...] = ()
         # By sizes; behind the arena's address, where it is borrowed.
-        self.known_views: dict[tuple[int, ...], tuple[torch.Tensor, ...]] = {}
+        self.known_views: dict[tuple[int, ...], tuple[ArenaPlan, tuple[torch.Tensor, ...]]] = {}
         self.laid_out: tuple[int, Fit] | None = None
         # Memory for temporaries whose sizes are known only during a call; it is kept and grows from call to call.
         self.pool = [self._empty(0, dtype=dtype) for dtype in pool]
@@ -122,6 +123,20 @@ class Workspace:
                 self.arena = self._empty(size, dtype=torch.uint8)
 
 
+@dataclass(frozen=True, slots=True)
+class _Layout:
+    """A plan in which the temporaries have room for these bytes each, by kind (`MemoryPlanner._bytes`)."""
+
+    plan: ArenaPlan
+    room: tuple[int, ...]
+
+    def why_not_for(self, needed: Sequence[int]) -> str | None:
+        """Why the plan does not serve temporaries of so many bytes."""
+        if any(n > room for n, room in zip(needed, self.room, strict=True)):
+            return "a temporary does not fit into its place"
+        return "most of the arena would be left empty" if 2 * sum(needed) < sum(self.room) else None
+
+
 @dataclass(slots=True)
 class MemoryPlanner:
     """What all workspaces of a graph share.
@@ -143,6 +158,8 @@ class MemoryPlanner:
     alignment: int
     verify: bool = False
     fits: dict[Sizes, Fit] = field(default_factory=dict)
+    _layouts: tuple[_Layout, ...] = ()  # the latest first
+    _kinds: tuple[tuple[str, ...], ...] | None = None
 
     def new(self) -> Workspace:
         """A workspace; ready for use if the graph has static sizes only."""
@@ -196,41 +213,69 @@ class MemoryPlanner:
         self.abi.place(workspace.table, arena, fit.places)
         if not self.keys:
             return
-        views = workspace.known_views.get(key)
-        if views is None:
+        known = workspace.known_views.get(key)
+        # A Fit that was dropped and made again may have another plan.
+        if known is None or known[0] is not fit.layout:
             if len(workspace.known_views) >= _FITS_KEPT:
                 workspace.known_views.clear()
             unowned = self.allocation.unowned
             with outside_inference_mode():
                 memory = arena if unowned is None else unowned(arena)
-                views = workspace.known_views[key] = self._views(memory, fit.layout, fit.sizes)
-        workspace.views = views
+                known = workspace.known_views[key] = fit.layout, self._views(memory, fit.layout, fit.sizes)
+        workspace.views = known[1]
 
     def layout(self, sizes: Sizes) -> ArenaPlan:
-        """Where the temporaries lie at these sizes."""
+        """Where the temporaries lie at these sizes.
+
+        Planning takes time that grows with the square of the number of temporaries. So sizes at which all of them fit into the places of
+        an earlier plan are served by that one: batches of graphs or of texts have other sizes on every call.
+        """
         if not self.spans:
             return NO_MEMORY
-        env = dict(zip(self.symbols, sizes, strict=True))
-        lives = []
-        for name, (first, last) in self.spans.items():
-            b = self.buffers[name]
-            size = storage_elements(_numbers(b.shape, env), _numbers(b.strides, env)) * b.dtype.itemsize
-            lives.append(Lifetime(name, size, first, last))
+        needed = self._bytes(sizes)
+        for known in self._layouts:
+            if known.why_not_for(needed) is None:
+                return known.plan
+        lives = self._lives(needed)
         plan = plan_arena(lives, self.alignment)
         if self.verify and (problems := verify_arena(plan, lives, self.alignment)):
             raise InternalError("memory plan", "; ".join(problems[:5]))
+        self._layouts = (_Layout(plan, tuple(needed)), *self._layouts)[:_LAYOUTS_KEPT]
         return plan
+
+    def _bytes(self, sizes: Sizes) -> list[int]:
+        """The bytes of the temporaries at these sizes, one number for all that have the same shape, strides and dtype."""
+        env = dict(zip(self.symbols, sizes, strict=True))
+        if self._kinds is None:
+            kinds: dict[Any, list[str]] = {}
+            for name in self.spans:
+                b = self.buffers[name]
+                kinds.setdefault((tuple(b.shape), tuple(b.strides), b.dtype), []).append(name)
+            self._kinds = tuple(map(tuple, kinds.values()))
+        found = []
+        for name, *_ in self._kinds:
+            b = self.buffers[name]
+            found.append(storage_elements(_numbers(b.shape, env), _numbers(b.strides, env)) * b.dtype.itemsize)
+        return found
+
+    def _lives(self, needed: Sequence[int]) -> list[Lifetime]:
+        assert self._kinds is not None
+        size_of = {name: size for names, size in zip(self._kinds, needed, strict=True) for name in names}
+        return [Lifetime(name, size_of[name], first, last) for name, (first, last) in self.spans.items()]
 
     def _views(self, arena: torch.Tensor, layout: ArenaPlan, sizes: Sizes) -> tuple[torch.Tensor, ...]:
         env = dict(zip(self.symbols, sizes, strict=True))
+        typed: dict[torch.dtype, torch.Tensor] = {}
         views = []
         for key in self.keys:
             buffer = self.buffers[key if isinstance(key, str) else key.buffer]
             view = View(key, buffer.shape, buffer.strides) if isinstance(key, str) else key
-            typed = arena[layout.offsets[buffer.name] :]
-            typed = typed[: len(typed) // buffer.dtype.itemsize * buffer.dtype.itemsize].view(buffer.dtype)
-            offset = typed.storage_offset() + _number(view.offset, env)
-            views.append(typed.as_strided(_numbers(view.shape, env), _numbers(view.strides, env), offset))
+            size = buffer.dtype.itemsize
+            whole = typed.get(buffer.dtype)
+            if whole is None:
+                whole = typed[buffer.dtype] = arena[: len(arena) // size * size].view(buffer.dtype)
+            offset = whole.storage_offset() + layout.offsets[buffer.name] // size + _number(view.offset, env)
+            views.append(whole.as_strided(_numbers(view.shape, env), _numbers(view.strides, env), offset))
         return tuple(views)
 
 

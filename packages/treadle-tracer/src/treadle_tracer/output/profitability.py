@@ -45,12 +45,21 @@ _UNKNOWN = 1.0
 _RECORDED = 3.0
 # What eager takes to begin a backward pass, and to give gradients to leaves.
 _BACKWARD = 8.0
-# Kernels of PyTorch that the graph calls: what that saves, first without autograd. Products have short ways; others are called through the
-# operator's overload, which takes longer than eager's binding, and so does each operator of their derivatives.
+# Kernels of PyTorch that the graph calls: what that saves, first without a derivative. Products have short ways; others are called through
+# the operator's overload, which takes longer than eager's binding, and so does each operator of their derivatives.
 _KERNEL = {Kind.MATMUL: (0.0, 2.0), Kind.CONVOLUTION: (0.0, 2.0)}
+# A convolution and its derivative empty the caches: where autograd records the graph, what the host and the node of autograd do around
+# them takes several times as long as in `_CALL_RECORDED`.
+_RECORDED_CONVOLUTION = 42.0
 _OTHER_KERNEL = (-1.0, -5.0)
-# Bytes that are written and read in the time of one call.
+# Kinds that are kernels of PyTorch where autograd records them, because it saves what only these return.
+_KERNELS_IF_RECORDED = frozenset({Kind.POOLING})
+# Bytes that are written and read in the time of one call. In training, fusing saves them where what an operator reads is computed in the
+# same kernel: what stands alone behind a kernel of PyTorch moves as much memory as in eager, forward and backward. A normalisation reads
+# its argument several times in eager.
 _BYTES = 1 << 14
+# The traffic of a derivative, beside that of the operator.
+_TRAFFIC_RECORDED = 1.0
 
 # What a call of a compiled graph costs: guards, the host, the continuation; a node of autograd and its backward pass;
 _CALL = 3.0
@@ -60,6 +69,9 @@ _SEVERAL_OUTPUTS = 20.0
 _OUTPUT = 13.0
 # a test whether the inputs share memory, and copies; states of random generators; a handler for failing asserts; guards of numbers.
 _WRITES = 8.0
+_WRITES_RECORDED = 40.0
+# without autograd, a look whether the weights of products are what they were when they were packed;
+_WEIGHTS = 6.0
 _DRAWS = 3.0
 # a draw from the state of a generator of the program's own: a generator is made, and states are copied.
 _STATE = 8.0
@@ -113,15 +125,32 @@ def _overhead(gm: torch.fx.GraphModule, recorded: set[torch.fx.Node]) -> float:
     overhead = _CALL
     if recorded:
         outputs = recorded.intersection(gm.graph.output_node().all_input_nodes)
-        overhead = _CALL_RECORDED + (_SEVERAL_OUTPUTS + _OUTPUT * (len(outputs) - 1) if len(outputs) > 1 else 0.0)
+        convolutions = sum(_kind(node) is Kind.CONVOLUTION for node in recorded)
+        overhead = (
+            _CALL_RECORDED
+            + _RECORDED_CONVOLUTION * convolutions
+            + (_SEVERAL_OUTPUTS + _OUTPUT * (len(outputs) - 1) if len(outputs) > 1 else 0.0)
+        )
     inputs = [node.meta.get("example_value") for node in gm.graph.find_nodes(op="placeholder")]
     overhead += _NUMBER * sum(isinstance(value, py_sym_types) for value in inputs)
     if why_not_deoptimise(gm) is not None:
-        overhead += _WRITES
+        overhead += _WRITES_RECORDED if recorded else _WRITES
+    if not recorded and any(map(_has_weight, gm.graph.nodes)):
+        overhead += _WEIGHTS
     if draws_random_numbers(gm):
         overhead += _DRAWS * (2 if recorded else 1)
     overhead += _STATE * sum(map(_draws_from_state, gm.graph.nodes))
     return overhead + (_ASSERTS if asserts_of(gm) else 0.0)
+
+
+def _has_weight(node: torch.fx.Node) -> bool:
+    """Whether the node is a product with a parameter or a buffer."""
+    return _kind(node) in _KERNEL and any(n.op == "get_attr" for n in node.all_input_nodes)
+
+
+def _kind(node: torch.fx.Node) -> Kind | None:
+    record = operator(node.target) if node.op.startswith("call_") else None
+    return None if record is None else record.kind
 
 
 def _draws_from_state(node: torch.fx.Node) -> bool:
@@ -137,11 +166,23 @@ def _saved(node: torch.fx.Node, is_recorded: bool) -> float:
         return 0.0
     if _finds_sizes(node):
         return -_FOUND_SIZES
-    if not calls:
-        return _KERNEL.get(record.kind if record else Kind.OTHER, _OTHER_KERNEL)[is_recorded]
-    is_view = record is not None and record.kind is Kind.VIEW
-    saved = calls + (0.0 if is_view else sum(map(_bytes, values)) / _BYTES)
-    return saved * (1 + _RECORDED) if is_recorded else saved
+    kind = record.kind if record else Kind.OTHER
+    if not calls or (is_recorded and kind in _KERNELS_IF_RECORDED):
+        return _KERNEL.get(kind, _OTHER_KERNEL)[is_recorded]
+    traffic = 0.0 if kind is Kind.VIEW else sum(map(_bytes, values)) / _BYTES
+    if not is_recorded:
+        return calls + traffic
+    if kind is not Kind.NORMALISATION and not any(map(_is_fused, node.all_input_nodes)):
+        traffic = 0.0
+    return calls * (1 + _RECORDED) + traffic * (1 + _TRAFFIC_RECORDED)
+
+
+def _is_fused(node: torch.fx.Node) -> bool:
+    """Whether the node, or what it is a view of, is computed by a generated kernel."""
+    record = operator(node.target) if node.op.startswith("call_") else None
+    if record is not None and record.kind is Kind.VIEW and node.all_input_nodes:
+        return _is_fused(node.all_input_nodes[0])
+    return node.op.startswith("call_") and (record is None or record.kind in _FUSED)
 
 
 def _has_history(node: torch.fx.Node) -> bool:
