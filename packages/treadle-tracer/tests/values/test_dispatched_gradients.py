@@ -158,6 +158,72 @@ def test_programs(program, cast, grad_mode):
     assert not (said.breaks or said.skips), said.codes()
 
 
+OPERATORS = {
+    "max": lambda m, x: (m.weight * x).max(1),
+    "topk": lambda m, x: torch.topk(m.weight + x, 2, 1),
+    "split": lambda m, x: list((m.weight * x).split([1, 3], 1)),
+    "softmax": lambda m, x: F.softmax(torch.addmm(m.bias, x, m.weight), -1),
+    "attention": lambda m, x: F.scaled_dot_product_attention(x[None], m.weight[None], m.weight[None]),
+    "bilinear": lambda m, x: F.bilinear(x, x, m.weight[None].expand(2, 4, 4)),
+    "layer_norm": lambda m, x: F.layer_norm(x, (4,), m.weight[0], m.bias),
+    "batch_norm": lambda m, x: F.batch_norm(x, None, None, m.weight[0], m.bias, True),
+    "conv1d": lambda m, x: F.conv1d(x[None], m.weight[:, :, None], m.bias),
+    "linear": lambda m, x: F.linear(m.weight, x, m.bias),
+    "cross_entropy": lambda m, x: F.cross_entropy(x @ m.weight, torch.tensor([0, 1, 2, 3])),
+    "dropout": lambda m, x: F.dropout(x @ m.weight, 0.5) * F.dropout(x * m.weight, 0.5),
+    "einsum": lambda m, x: torch.einsum("ij,kj->ik", x, m.weight),
+    "cumsum": lambda m, x: (m.weight * x).cumsum(0),
+    "sort": lambda m, x: torch.sort(x + m.weight, 1),
+    "vector_norm": lambda m, x: torch.linalg.vector_norm(x * m.weight),
+    "double": lambda m, x: x.double() @ m.weight.double(),
+    "twice": lambda m, x: (x @ m.weight) @ (x @ m.weight).t(),
+    "broadcast": lambda m, x: m.weight * x[0] + x[:, :1] * m.weight,
+    "chunk": lambda m, x: torch.chunk(F.linear(x, m.weight), 2, -1)[0].mul(3),
+    "grad": lambda m, x: torch.autograd.grad(F.linear(x, m.weight).square().sum(), x)[0],
+    "checkpoint": lambda m, x: torch.utils.checkpoint.checkpoint(
+        lambda y: F.linear(y, m.weight).tanh(), x, use_reentrant=False
+    ),
+}
+MAY_BREAK = {
+    "view_as": lambda m, x: x.view_as(m.weight) * 2,
+    "in place of a leaf's copy": lambda m, x: (x * 1).mul_(m.weight),
+    "where": lambda m, x: torch.where(m.weight > 0, x, m.weight),
+    "power": lambda m, x: x.abs() ** m.weight,
+    "grad_fn": lambda m, x: F.linear(x, m.weight).grad_fn is not None,
+}
+
+
+def _tensors(value):
+    if isinstance(value, torch.Tensor):
+        return [value]
+    return [t for item in value for t in _tensors(item)] if isinstance(value, (tuple, list)) else []
+
+
+def _all_of(program, m, x):
+    torch.manual_seed(3)
+    results = _tensors(program(m, x))
+    found = [(t.detach(), t.dtype, t.stride(), t.requires_grad) for t in results]
+    asked = [t.float().square().sum() for t in results if t.requires_grad]
+    if asked:
+        leaves = [leaf for leaf in (*m.parameters(), x) if leaf.requires_grad]
+        found += torch.autograd.grad(sum(asked), leaves, allow_unused=True)
+    return found, torch.rand(1)
+
+
+@pytest.mark.parametrize("name", (*OPERATORS, *MAY_BREAK))
+def test_operators(name):
+    program = (OPERATORS | MAY_BREAK)[name]
+    torch.manual_seed(0)
+    m = Adapted()
+    run, said = compiled(program)
+    for _ in range(2):
+        x = torch.randn(4, 4, requires_grad=True)
+        assert_same(_all_of(run, m, x), _all_of(program, m, x))
+    if name in OPERATORS:
+        assert not said.skips, said.skips
+        assert not said.breaks, said.codes()
+
+
 @pytest.mark.parametrize("cast", (False, True))
 @pytest.mark.parametrize("cls", (Asking, Writing))
 def test_what_is_left_to_python(cls, cast):
