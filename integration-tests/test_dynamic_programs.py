@@ -96,3 +96,19 @@ def test_a_layout_chosen_by_the_stride_of_a_size_of_one():
         return F.interpolate(image, size=(10, 12), mode="bilinear"), image
 
     assert compiles_over(upsampled, (2, 30, 8), (1, 30, 8), (3, 30, 8)) <= 3
+
+
+def test_a_number_that_is_compared_after_the_graph_has_used_another():
+    """`at + 1 == end` lets sizes be written with `end`, of which the graph knows nothing."""
+
+    def stored(x, end, at):
+        if end > 100:
+            return x, None
+        row = x.select(0, at) * 2 + torch.ones(at).sum()
+        return (row, True) if at + 1 == end else (row, False)
+
+    compiled = treadle.compile(stored)
+    for end, at in ((3, 2), (5, 4), (4, 3), (7, 3), (8, 2), (9, 8)):
+        x = torch.randn(10, 3)
+        torch.testing.assert_close(compiled(x, end, at), stored(x, end, at))
+    assert len(treadle.stats().breaks) == 0

@@ -207,8 +207,11 @@ class _ProgramGuard:
     def first_changed(self, row: Row, given: Sequence[Any]) -> int:
         """The position of the first decision of a row that comes out differently, among those of the row, or their number."""
         self.runs += 1
+        numbers = [given[position] for position in row.inputs]
+        if not torch.is_grad_enabled():  # entering a context takes longer than some programs
+            return self._first_changed(*numbers)
         with torch.no_grad():
-            return self._first_changed(*(given[position] for position in row.inputs))
+            return self._first_changed(*numbers)
 
     def _contents(self, given: Sequence[Any]) -> tuple[bytes, int] | tuple[tuple[Any, ...], int]:
         """The numbers of all rows, one row after the other, and how long the part of a row is."""

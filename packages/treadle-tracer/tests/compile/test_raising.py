@@ -67,6 +67,40 @@ def test_what_python_raises_is_raised_each_time():
         torch.testing.assert_close(compiled(torch.ones(2), 2), torch.full((2,), 2.0))
 
 
+def test_an_exception_of_a_called_function_leaves_what_is_compiled():
+    """What Python runs is what has led to the exception, also inside the function that raises it."""
+
+    def reduced(x, kind):
+        if kind == "sum":
+            return x.sum()
+        if kind == "mean":
+            return x.mean()
+        raise ValueError(f"no {kind}")
+
+    def program(x, kind):
+        for _ in range(8):
+            x = torch.tanh(x * 2).cos()
+        return x + reduced(x, kind)
+
+    runs = []
+
+    def backend(gm, example_inputs):
+        return lambda *args: runs.append(1) or gm.forward(*args)
+
+    run = optimize(program, backend, TracerOptions(leave_unprofitable=True, setup_in_eager=True))
+    x = torch.rand(3)
+    for kind in ("sum", "mean", "least", "least", "most", "least"):
+        for valid in ("sum", "mean", "sum"):
+            torch.testing.assert_close(run(x, valid), program(x, valid))
+        if kind not in ("sum", "mean"):
+            with pytest.raises(ValueError, match=f"no {kind}"):
+                run(x, kind)
+    runs.clear()
+    for kind in ("sum", "mean"):
+        torch.testing.assert_close(run(x, kind), program(x, kind))
+    assert len(runs) == 2
+
+
 def test_one_exception_compiles_no_function_that_the_program_calls():
     """As when a user stops a step in the middle, or memory runs out. Exceptions that come again are compiled around."""
 

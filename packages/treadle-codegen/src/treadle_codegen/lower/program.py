@@ -47,9 +47,10 @@ from treadle_codegen.lower.numbers import (
 )
 from treadle_codegen.lower.read_in_full import is_read_in_full
 from treadle_codegen.lower.registry import name_of, why_not_float
+from treadle_codegen.lower.solved_numbers import define_solved
 from treadle_codegen.lower.tensor_expr import TensorExpr
 from treadle_codegen.lower.view import identity, narrow
-from treadle_shapes.expr import Symbol
+from treadle_shapes.expr import Expr, Symbol
 from treadle_shapes.torch import operator as operator_record
 
 
@@ -70,12 +71,17 @@ def lower_graph(
     values: dict[torch.fx.Node, Any] = {}
     inputs: list[str] = []
     outputs: list[View | NumberLike | None] = []
+    rewritten: list[tuple[Any, Expr]] = []
     lowering.live = LiveValues(values)
     for node in gm.graph.nodes:
         lowering.val, lowering.name, lowering.node = node.meta.get("val"), node.name, node
+        if rewritten and node.op != "placeholder":
+            define_solved(lowering, rewritten)
+            rewritten = []
         try:
             if node.op == "placeholder":
                 values[node] = _placeholder(lowering, node, inputs)
+                rewritten += _rewritten(node.meta.get("val"))
             elif node.op == "get_attr":
                 values[node] = _attribute(lowering, gm, node)
             elif node.op == "output":
@@ -150,6 +156,14 @@ def _input_number(node: torch.fx.Node, val: Any, inputs: Sequence[str]) -> Any:
     others = (n.meta.get("val") for n in node.graph.find_nodes(op="placeholder") if n is not node)
     is_given = any(isinstance(other, torch.SymInt) and raw_number(other) == simple for other in others)
     return raw if is_given else simple
+
+
+def _rewritten(val: Any) -> list[tuple[Any, Expr]]:
+    """The number of a slot as it was computed and as facts learnt since write it, where they do so with other symbols."""
+    if not isinstance(val, torch.SymInt):
+        return []
+    raw, simple = raw_number(val), as_intlike(val)
+    return [(raw, simple)] if isinstance(raw, Symbol) and isinstance(simple, Expr) and simple != raw else []
 
 
 def _attribute(lowering: Lowering, gm: torch.fx.GraphModule, node: torch.fx.Node) -> Any:

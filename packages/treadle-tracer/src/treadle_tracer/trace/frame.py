@@ -209,6 +209,8 @@ class Frame:
             except Raised as raised:
                 again = raises_again(instruction)
                 tx.note_raised(raised.value, again)
+                if not raised.steps and tx.speculation is None and self.program.handled_at[at] is None:
+                    raised.steps = steps_to_leave(tx.frames, _LOOPS)
                 self.handle(raised, at)
                 if not again:
                     tx.caught.append(raised.value)

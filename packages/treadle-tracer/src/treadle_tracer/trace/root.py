@@ -123,6 +123,8 @@ class RootFrame(Frame):
             except Raised as raised:
                 if self.program.handled_at[at] is None:
                     error = Unsupported("raises", _describe_exception(raised))
+                    # The guards say what has led to the exception, also in the functions that it has left.
+                    error.steps = raised.steps
                     raise self.located(error) from raised
                 again = raises_again(instruction)
                 if not again:

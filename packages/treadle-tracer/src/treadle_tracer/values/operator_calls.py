@@ -5,14 +5,14 @@
 
 Which operators PyTorch asks for, in which order and with which arguments, is asked of PyTorch: it runs the call on stand-ins with the
 metadata of the arguments (`StandIn`), and every operator that comes back is traced, the function of the program in place. Autograd and
-autocast come before `__torch_dispatch__`. Where one of them has something to do, the graph breaks.
+autocast come before `__torch_dispatch__`: the arguments are cast already, and derivatives are asked for as well (`dispatched_gradients`).
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import nullcontext
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -21,9 +21,11 @@ from treadle_shapes.torch import is_transforming
 from treadle_tracer.below_autograd import is_below_autograd
 from treadle_tracer.by_identity import is_one_of
 from treadle_tracer.errors import Unsupported
+from treadle_tracer.values import dispatched_gradients
 from treadle_tracer.values.base import NONE, LazyValue
 from treadle_tracer.values.call_effects import storages, writes_to
 from treadle_tracer.values.constants import is_numpy_scalar
+from treadle_tracer.values.dispatched_gradients import Pairs
 from treadle_tracer.values.function_overrides import first_answer, insert_to_be_asked, with_items
 from treadle_tracer.values.mappings import dict_of
 from treadle_tracer.values.sequences import ListValue, SliceValue, TupleValue
@@ -51,6 +53,26 @@ _NOT_OF_A_STAND_IN = frozenset(
 def _dispatch_keys() -> tuple[Any, Any]:
     """Those that are included and excluded at present."""
     return torch._C._dispatch_tls_local_include_set(), torch._C._dispatch_tls_local_exclude_set()  # type: ignore[attr-defined]
+
+
+_AUTOCAST_DEVICES = ("cpu", "cuda")
+
+
+def _casting_devices() -> list[str]:
+    """The devices on whose tensors autocast acts. It does so no more where PyTorch asks for an operator whose arguments it has cast."""
+    return [device for device in _AUTOCAST_DEVICES if torch.is_autocast_enabled(device)]
+
+
+@contextmanager
+def _without_autocast(tx: TraceContext, devices: Sequence[str]) -> Iterator[None]:
+    """Inside, the graph casts nothing on these devices."""
+    for device in devices:
+        tx.change_state(torch.set_autocast_enabled, (device,), True, False)
+    try:
+        yield
+    finally:
+        for device in devices:
+            tx.change_state(torch.set_autocast_enabled, (device,), False, True)
 
 
 class StandIn(torch.Tensor):
@@ -190,21 +212,13 @@ def _call(
     given = [call.given(arg) for arg in args]
     named = {key: call.given(arg) for key, arg in kwargs.items()}
     call.count_given = len(call.dispatched())
+    is_recorded = call.begin()
     outside = [value for value in tx.dispatched if value.source is not None]
     versions = [_version(value.stand_in) for value in outside]
     # Inside a `__torch_dispatch__` PyTorch has nothing of autograd to do any more, and takes no operator apart.
     below = _CALLS.stack[-1].below if _CALLS.stack else None
-    _CALLS.stack.append(call)
-    try:
-        with nullcontext() if below is None else torch._C._ForceDispatchKeyGuard(*below):  # type: ignore[attr-defined]
-            result = run(*given, **named)
-    except (RuntimeError, TypeError, ValueError, IndexError, AttributeError) as error:
-        if error is call.failure:
-            raise
-        raise Unsupported("torch-call-raises", f"{name}: {type(error).__name__}: {error}") from error
-    finally:
-        _CALLS.stack.pop()
-        call.failure = None  # its traceback refers to the trace
+    with nullcontext() if below is None else torch._C._ForceDispatchKeyGuard(*below):  # type: ignore[attr-defined]
+        result = (call.record if is_recorded else call.trace)(lambda: run(*given, **named))
     for value, version in zip(outside, versions, strict=True):
         for _ in range(_version(value.stand_in) - version):
             tx.mutations.output(torch.autograd.graph.increment_version, (value,))
@@ -213,8 +227,6 @@ def _call(
 
 
 def _why_not_call() -> str | None:
-    if torch._C._is_any_autocast_enabled():
-        return "under autocast"
     if is_transforming():
         return "in a function that a transform calls"
     return "below autograd" if is_below_autograd() else None
@@ -254,8 +266,10 @@ class _Call:
         self._plain: dict[int, torch.Tensor] = {}
         self.failure: Exception | None = None
         self._last: Value | None = None
+        self._grad_mode = torch.is_grad_enabled()
+        self._is_given = self._is_recorded = False
         self.count_given = 0
-        self._keys = _dispatch_keys()
+        self._keys, self._casting = _dispatch_keys(), _casting_devices()
         self.below: tuple[Any, Any] | None = None
 
     def dispatched(self) -> list[DispatchedTensor]:
@@ -271,6 +285,102 @@ class _Call:
                     _count_together(value.stand_in, o.stand_in) for o in found if o is not value
                 )
 
+    def trace(self, run: Callable[[], Any]) -> Any:
+        """Trace the operators that PyTorch asks for while a function of stand-ins runs; return its result, stand-ins as well."""
+        _CALLS.stack.append(self)
+        try:
+            return run()
+        except (RuntimeError, TypeError, ValueError, IndexError, AttributeError) as error:
+            if error is self.failure:
+                raise
+            raise Unsupported("torch-call-raises", f"{self._name}: {type(error).__name__}: {error}") from error
+        finally:
+            _CALLS.stack.pop()
+            self.failure = None  # its traceback refers to the trace
+
+    # ---- gradients
+
+    def begin(self) -> bool:
+        """Whether autograd records the call, now that its arguments are given. Raises Unsupported where that cannot be traced."""
+        self._is_given = True
+        asking = [value for made, value in self._values.values() if made.requires_grad and torch.is_grad_enabled()]
+        if not asking:
+            return False
+        if any(isinstance(value, DispatchedTensor) for value in asking):
+            raise self._refusal("that requires gradients itself")
+        if self._tx.speculation is not None:
+            raise self._refusal("on a path that the program may not take")
+        if torch._C._autograd._top_saved_tensors_default_hooks(False) is not None:  # type: ignore[attr-defined]
+            raise self._refusal("under hooks of saved tensors")
+        self._is_recorded = True
+        return True
+
+    def record(self, run: Callable[[], Any]) -> Any:
+        """Trace a call that autograd records: its operators without gradients, and behind them the history of the results."""
+        tx, mode = self._tx, torch._C._set_grad_enabled
+        inputs = [(made, value) for made, value in self._values.values() if isinstance(value, TensorValue)]
+        before = tx.grad_mode_uses, tx.mutations.writes_outside
+        tx.change_state(mode, (), True, False)
+        with torch.enable_grad():
+            result = self.trace(run)
+        if before != (tx.grad_mode_uses, tx.mutations.writes_outside):
+            raise self._refusal("that asks for the grad mode, or writes to something outside")
+        outputs = [(made, self._without_base(made)) for made in self._tensors(result)]
+        tx.change_state(mode, (), False, True)
+        why_not = dispatched_gradients.why_not_outputs(inputs, outputs)
+        if any(value.stand_in.requires_grad for value in self.dispatched()):
+            why_not = "that gives others that require gradients"
+        if why_not is not None:
+            raise self._refusal(why_not)
+        if any(made.requires_grad for made, _ in outputs):
+            seen = [value for _, value in self._values.values() if isinstance(value, TensorValue)]
+            dispatched_gradients.record(tx, self._name, inputs, outputs, seen, self._derivative)
+        return result
+
+    def _derivative(
+        self, outputs: Pairs, inputs: Sequence[torch.Tensor], tangents: Sequence[TensorValue]
+    ) -> list[Value]:
+        """The gradients of inputs, for tangents of those of the outputs that have a history."""
+        given = [self._stand_in(tangent) for tangent in tangents]
+        asked = [(made, g) for (made, _), g in zip(outputs, given, strict=True) if made.requires_grad]
+        results, grad_outputs = zip(*asked, strict=True)
+        self._keys, self._casting = _dispatch_keys(), _casting_devices()  # a backward pass runs without autocast
+        found = self.trace(lambda: torch.autograd.grad(results, inputs, grad_outputs, allow_unused=True))
+        return [self.value(gradient) for gradient in found]
+
+    def _tensors(self, result: Any) -> list[torch.Tensor]:
+        """The stand-ins for plain tensors in a result."""
+        if isinstance(result, (list, tuple)) and not isinstance(result, torch.Size):
+            return [made for item in result for made in self._tensors(item)]
+        return [result] if isinstance(result, torch.Tensor) and isinstance(self.value(result), TensorValue) else []
+
+    def _without_gradients(self, value: Value) -> Value:
+        """What an operator gives, without the gradients that views have in grad mode or not, but not below autograd."""
+        if isinstance(value, SequenceValue):
+            items = [self._without_gradients(item) for item in value.unpack(self._tx)]
+            return ListValue(items) if isinstance(value, ListValue) else TupleValue(items, value.cls)
+        if isinstance(value, TensorValue) and value.fake.requires_grad:
+            return self._tx.run_in_graph("call_method", "detach", [value], {})
+        return value
+
+    def _without_base(self, made: torch.Tensor) -> TensorValue:
+        """The tensor for a result, no view: autograd lets no view be written to whose history is that of a node of the program's own."""
+        tx, value = self._tx, self.value(made)
+        assert isinstance(value, TensorValue)
+        own = value.node(tx)
+        others = (n for n in own.graph.nodes if n is not own)
+        if any(storages(n.meta.get("example_value")) & storages(value.fake) for n in others):
+            size = TupleValue([self.value(length) for length in value.fake.shape])
+            value = tx.run_in_graph("call_function", torch.ops.aten._unsafe_view.default, [value, size], {})
+            self._values[id(made)] = made, value
+            assert isinstance(value, TensorValue)
+        return value
+
+    def _refusal(self, why: str) -> Unsupported:
+        return Unsupported(
+            "tensor-subclass", f"gradients through {self._name} of a tensor with a __torch_dispatch__ {why}"
+        )
+
     # ---- from the trace to PyTorch
 
     def given(self, value: Value) -> Any:
@@ -284,10 +394,8 @@ class _Call:
             made = self._plain.get(id(value))
             if made is None:
                 self._plain[id(value)] = made = example(value.fake)
-        if made.requires_grad and torch.is_grad_enabled():
-            raise Unsupported(
-                "tensor-subclass", f"gradients through {self._name} of a tensor with a __torch_dispatch__"
-            )
+        if self._is_given and made.requires_grad and self._grad_mode:
+            raise self._refusal(", which gives a tensor that requires gradients")
         self._values[id(made)] = made, value
         return made
 
@@ -303,35 +411,48 @@ class _Call:
             return ListValue(items) if isinstance(obj, list) else TupleValue(items, type(obj))
         if isinstance(obj, (torch.Tensor, torch.Generator)):
             raise Unsupported("tensor-subclass", f"{self._name}, which makes a tensor that no operator gives")
+        if isinstance(obj, _SYMBOLIC):
+            return self._tx.symbols.computed(self._tx, obj)
         return self._tx.from_constant(obj)
 
     def operator(self, function: Any, args: Sequence[Any], kwargs: dict[str, Any] | None) -> Any:
         """An operator that PyTorch asks for, in the state in which the call was made."""
         self.below = _dispatch_keys()
+        grad_mode, casting = torch.is_grad_enabled(), _casting_devices()
+        cast = [device for device in self._casting if device not in casting]
+        torch._C._set_grad_enabled(
+            self._grad_mode and not self._is_recorded
+        )  # PyTorch may have switched it (`cached_cast`)
         try:
-            with torch._C._ForceDispatchKeyGuard(*self._keys):  # type: ignore[attr-defined]
+            with torch._C._ForceDispatchKeyGuard(*self._keys), _without_autocast(self._tx, cast):  # type: ignore[attr-defined]
                 values = [self.value(arg) for arg in args]
                 named = {name: self.value(arg) for name, arg in (kwargs or {}).items()}
-                if function is torch.ops.aten.detach.default and self._is_made_variable(values[0]):
+                if function is torch.ops.aten.detach.default and self._is_of_pytorch(values[0]):
                     return self._again(values[0])
                 asked = _in_order_of_asking([*values, *named.values()])
                 if asked:
                     self._last = _ask(self._tx, function, asked, values, named)
                 else:
                     self._last = self._tx.run_in_graph("call_function", function, values, named)
+                    self._last = self._without_gradients(self._last)
                 return self.given(self._last)
         except Exception as error:
             self.failure = error
             raise
+        finally:
+            torch._C._set_grad_enabled(grad_mode)
 
     # ---- what PyTorch does because the stand-in for a result is alive
 
-    def _is_made_variable(self, value: Value) -> bool:
-        """Whether PyTorch detaches a new tensor only because somebody else refers to it.
+    def _is_of_pytorch(self, value: Value) -> bool:
+        """Whether PyTorch detaches a tensor for reasons of its own, of which eager tells nobody.
 
-        `torch.zeros_like` and its like take the tensor that the operator gives as it is, if nobody does (torch/csrc/autograd/variable.h,
-        `make_variable`). The trace refers to all stand-ins.
+        `torch.zeros_like` and its like take the tensor that the operator gives as it is, if nobody else refers to it
+        (torch/csrc/autograd/variable.h, `make_variable`). The trace refers to all stand-ins. And a result that the derivative reads is
+        saved detached, which no plain tensor asks anybody for (torch/csrc/autograd/saved_variable.cpp).
         """
+        if self._is_recorded and isinstance(value, TensorValue) and not self._name.startswith("detach"):
+            return True
         return value is self._last and value.source is None and self._name.endswith("_like")
 
     def _again(self, value: Value) -> torch.Tensor:
@@ -383,7 +504,7 @@ def _check_calls(tx: TraceContext, function: Any, before: fx.Node, args: list[Va
         if node is before:
             break
         result = node.meta.get("example_value")
-        if isinstance(result, torch.Tensor) and result.requires_grad:
+        if isinstance(result, torch.Tensor) and result.requires_grad and node.op.startswith("call_"):
             raise Unsupported("tensor-subclass", f"{function} is carried out with tensors that require gradients")
         if writes_to(node, outside - own):
             raise Unsupported("tensor-subclass", f"{function} is carried out by a write to another tensor")

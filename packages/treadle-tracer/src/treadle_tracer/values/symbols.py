@@ -213,6 +213,13 @@ class Symbols:
             self._nodes.setdefault(self._key(number), node)
         return SymbolicValue(self._nodes.get(self._key(number)), number)
 
+    def computed(self, tx: TraceContext, number: Any) -> Value:
+        """The Value of a number that PyTorch has computed from numbers of the trace; the graph computes it, too."""
+        value = self.value(tx, number, None)
+        if isinstance(value, SymbolicValue) and self._key(number) not in self._nodes:
+            value = self.value(tx, number, self.unbacked.write_number(tx, number))
+        return value
+
     def size_value(self, tx: TraceContext, owner: TensorValue, dim: int, size: Any) -> Value:
         """One size of a tensor; sizes that are equal as expressions share a node."""
         key = self._key(size)

@@ -115,14 +115,8 @@ class UnbackedNumbers:
             self._write(tx, found.condition, _assert_text(env, found), error)
 
     def _write(self, tx: TraceContext, condition: Any, message: str, error: type) -> None:
-        from treadle_shapes.torch import build_calls, sym_float
-
-        def call_float(function: Callable[..., Any], args: tuple[Any, ...], e: Any) -> fx.Node:
-            return tx.graph.call("call_function", function, args, {}, sym_float(tx.symbols.env, e), tx.stack_trace())
-
-        call = functools.partial(_number_call, tx)
         self._find_bools(tx, condition)
-        node = build_calls(condition, lambda s: self._node_of(tx, s), call, self._done, call_float)
+        node = self._write_expression(tx, condition)
         # A later trace takes what stands here: a condition that is true already would check nothing.
         assert not isinstance(node.meta["example_value"], bool), condition
         check = tx.graph.call("call_function", aten._assert_scalar.default, (node, message), {}, None, tx.stack_trace())
@@ -139,6 +133,19 @@ class UnbackedNumbers:
                 node = value.node(tx)
                 self._done.setdefault(Ne(symbol, 0), node)
                 self._done.setdefault(Eq(symbol, 0), _number_call(tx, torch.sym_not, (node,)))
+
+    def write_number(self, tx: TraceContext, number: Any) -> fx.Node:
+        """The node that computes a SymInt, SymFloat or SymBool, behind others that compute its parts."""
+        return self._write_expression(tx, raw_expr(number))
+
+    def _write_expression(self, tx: TraceContext, expression: Any) -> fx.Node:
+        from treadle_shapes.torch import build_calls, sym_float
+
+        def call_float(function: Callable[..., Any], args: tuple[Any, ...], e: Any) -> fx.Node:
+            return tx.graph.call("call_function", function, args, {}, sym_float(tx.symbols.env, e), tx.stack_trace())
+
+        call = functools.partial(_number_call, tx)
+        return build_calls(expression, lambda s: self._node_of(tx, s), call, self._done, call_float)
 
     def number_node(self, tx: TraceContext, symbol: Any) -> fx.Node | None:
         """The node that gives the number of a symbol; None for a size that the data tells."""

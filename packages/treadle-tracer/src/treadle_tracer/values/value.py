@@ -30,10 +30,14 @@ if TYPE_CHECKING:
 
 
 class Raised(Exception):
-    """A Python exception of the traced program on its way through traced frames."""
+    """A Python exception of the traced program on its way through traced frames.
+
+    steps: for each frame from the root inwards that may be left, the step at which the exception has left the innermost one.
+    """
 
     def __init__(self, value: Value):
         self.value = value
+        self.steps: tuple[int, ...] = ()
         super().__init__(value)
 
 
