@@ -125,3 +125,43 @@ def test_inference_over_changing_batches(cast):
             tolerance = 0.1 if cast else 1e-3
             torch.testing.assert_close(run(x), network(x), rtol=tolerance, atol=tolerance)
     assert not treadle.stats().breaks
+
+
+class Squared(torch.Tensor):
+    """A number for each channel, which products square."""
+
+    @staticmethod
+    def __new__(cls, inner):
+        return torch.Tensor._make_wrapper_subclass(cls, inner.shape, dtype=inner.dtype)
+
+    def __init__(self, inner):
+        self.inner = inner
+
+    @classmethod
+    def __torch_dispatch__(cls, func, types, args=(), kwargs=None):
+        plain = [arg.inner**2 if isinstance(arg, Squared) else arg for arg in args]
+        return func(*plain, **(kwargs or {}))
+
+
+WEIGHT = Squared(torch.tensor([1.0, 2.0, 3.0]))
+
+
+@pytest.mark.parametrize(
+    "function",
+    [lambda x: (x * WEIGHT).tanh(), lambda x: x.square() * WEIGHT, lambda x: torch.atan2(x, WEIGHT).exp()],
+    ids=["through its tangent", "through what it is computed from", "through its own argument"],
+)
+@pytest.mark.parametrize("allow_unused", [False, True])
+def test_a_second_derivative_is_never_lost(function, allow_unused: bool) -> None:
+    compiled = treadle.compile(function, fullgraph=True)
+    x = torch.tensor([0.5, 0.25, 2.0], requires_grad=True)
+    (expected,) = torch.autograd.grad(function(x).sum(), x, create_graph=True)
+    (first,) = torch.autograd.grad(compiled(x).sum(), x, create_graph=True)
+    torch.testing.assert_close(first, expected)
+    (wanted,) = torch.autograd.grad(expected.square().sum(), x, allow_unused=allow_unused)
+    try:
+        (second,) = torch.autograd.grad(first.square().sum(), x, allow_unused=allow_unused)
+    except RuntimeError as error:
+        assert "no gradients of gradients through" in str(error)
+    else:
+        torch.testing.assert_close(second, wanted)

@@ -50,6 +50,7 @@ class CustomGradient:
     not_differentiable  positions of the outputs without gradients
     materialises        whether gradients that are not defined are zeros
     is_once             whether the backward body may not be differentiated
+    why_once            what to raise where it is; where this is empty, it is as in PyTorch's `once_differentiable`
     """
 
     name: str
@@ -58,6 +59,7 @@ class CustomGradient:
     not_differentiable: tuple[int, ...]
     materialises: bool
     is_once: bool
+    why_once: str = ""
 
     @property
     def __name__(self) -> str:  # FX prints the target of a call by these names
@@ -83,7 +85,8 @@ class CustomGradient:
     @functools.cached_property
     def _node(self) -> Any:
         """The class of autograd's node, called as the program's own, because messages and `grad_fn` name it."""
-        return type(self.name, (_OnceDifferentiable if self.is_once else _Differentiable,), {})
+        once = _Refusing if self.why_once else _OnceDifferentiable
+        return type(self.name, (once if self.is_once else _Differentiable,), {})
 
 
 class _Differentiable(torch.autograd.Function):
@@ -114,6 +117,46 @@ class _OnceDifferentiable(_Differentiable):
     """A node whose gradients have none themselves."""
 
     backward = staticmethod(once_differentiable(_Differentiable.backward))
+
+
+class _Refusing(_Differentiable):
+    """A node whose gradients cannot be differentiated although eager's can: that raises, and is never taken for a gradient of zero.
+
+    PyTorch's `once_differentiable` cuts the gradients off from what they were computed from, so that `autograd.grad` finds them unused.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, gradient: CustomGradient, outputs: Any, saved: Any, kept: Any, run: Any, *inputs: Any) -> Any:
+        # Second derivatives go through what the first one reads. Saved inputs and outputs have their histories.
+        known = {id(value) for value in (*inputs, *outputs)}
+        ctx.others = inputs if any(id(value) not in known for value in saved) or kept else ()
+        return _Differentiable.forward(ctx, gradient, outputs, saved, kept, run, *inputs)
+
+    @staticmethod
+    def backward(ctx: Any, *tangents: Any) -> Any:
+        with torch.no_grad():
+            gradients = _Differentiable.backward(ctx, *tangents)
+        if not torch.is_grad_enabled():
+            return gradients
+        read = [value for value in (*tangents, *ctx.saved_tensors, *ctx.others) if value is not None]
+        if not any(value.requires_grad for value in read):
+            return gradients
+        given = [value for value in gradients if value is not None]
+        joined = iter(_Refusal.apply(ctx.gradient.why_once, len(given), *given, *read))
+        return tuple(None if value is None else next(joined) for value in gradients)
+
+
+class _Refusal(torch.autograd.Function):
+    """Gradients as results of what they were computed from. Their own gradients raise."""
+
+    @staticmethod
+    def forward(ctx: Any, message: str, count: int, *tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        ctx.message = message
+        return tuple(tensor.view_as(tensor) for tensor in tensors[:count])
+
+    @staticmethod
+    def backward(ctx: Any, *tangents: Any) -> Any:
+        raise RuntimeError(ctx.message)
 
 
 def layout_of_gradient(output: torch.Tensor) -> tuple[Any, Any]:

@@ -34,6 +34,12 @@ Derivative = Callable[[Pairs, Sequence[torch.Tensor], Sequence[TensorValue]], Se
 """Traces the operators that PyTorch asks for when it differentiates outputs by inputs, for tangents of the outputs; gives the gradients."""
 
 
+_WHY_ONCE = (
+    "treadle computes no gradients of gradients through {name} of a tensor with a __torch_dispatch__; "
+    "leave the function that calls it to eager, with treadle.disable"
+)
+
+
 def record(
     tx: TraceContext, name: str, inputs: Pairs, outputs: Pairs, seen: Sequence[TensorValue], derivative: Derivative
 ) -> None:
@@ -47,7 +53,8 @@ def record(
     asking = [value for stand_in, value in inputs if stand_in.requires_grad]
     body, saved, kept = _body(tx, name, inputs, outputs, seen, derivative)
     fixed = tuple(k for k, (stand_in, _) in enumerate(outputs) if not stand_in.requires_grad)
-    gradient = CustomGradient(name, {((True,) * len(outputs), False): body}, (), fixed, True, is_once=True)
+    why_once = _WHY_ONCE.format(name=name)
+    gradient = CustomGradient(name, {((True,) * len(outputs), False): body}, (), fixed, True, True, why_once)
     results = [value for _, value in outputs]
     groups = [[value.node(tx) for value in group] for group in (asking, results, saved)]
     fakes = [[value.fake for value in group] for group in (asking, results, saved)]
