@@ -349,9 +349,8 @@ class FrameView(Protocol):
     function_code: Any
     globals: dict[str, Any]
     shows_itself: bool
-    frames_between: (
-        int | None
-    )  # of the root frame: between it and the caller of the program's function; None if not known
+    # Of the root frame: how many stand between it and the caller of the program's function; None if that is not known.
+    frames_between: int | None
     began: int
 
     @property
