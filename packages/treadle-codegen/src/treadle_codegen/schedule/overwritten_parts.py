@@ -8,7 +8,7 @@ Solvers begin an array with zeros or a copy and then write its interior: one of 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -38,13 +38,34 @@ def leave_out_overwritten(program: Program, costs: Costs) -> None:
     """Cut out of the program's loops what other loops write over, where that saves memory traffic (`Costs.overwritten_bytes`)."""
     if not costs.overwritten_bytes:
         return
+    touching = _touching(program.steps)
     steps: list[Step] = []
     for position, step in enumerate(program.steps):
-        if isinstance(step, Loop) and why_not_cut(program, step) is None:
-            steps += _cut(program, step, _holes(step, program.steps[position + 1 :]), costs)
+        behind = _behind(program.steps, step, position, touching)
+        if isinstance(step, Loop) and behind and why_not_cut(program, step) is None:
+            steps += _cut(program, step, _holes(step, behind), costs)
         else:
             steps.append(step)
     program.steps = steps
+
+
+def _touching(steps: Sequence[Step]) -> dict[str, list[int]]:
+    """By buffer, the positions of the steps that read or write it."""
+    found: dict[str, list[int]] = {}
+    for position, step in enumerate(steps):
+        for name in {*step_reads(step), *step_writes(step)}:
+            found.setdefault(name, []).append(position)
+    return found
+
+
+def _behind(steps: Sequence[Step], step: Step, position: int, touching: Mapping[str, Sequence[int]]) -> list[Step]:
+    """The steps behind `step` that touch the one buffer that it writes, if the first of them only writes."""
+    written = step_writes(step)
+    if len(written) != 1:
+        return []
+    (name,) = written
+    found = [steps[k] for k in touching[name] if k > position]
+    return found if found and name in step_writes(found[0]) else []
 
 
 def why_not_cut(program: Program, loop: Loop) -> str | None:
@@ -78,18 +99,18 @@ def _row_major(loop: Loop, index: IntLike) -> list[int] | None:
 
 
 def _holes(loop: Loop, behind: Sequence[Step]) -> Iterator[Box]:
-    """The boxes of the loop's points that following loops write over before anything reads the buffer."""
+    """The boxes of the loop's points that following loops write over before anything reads the buffer.
+
+    behind: the steps that touch it, in order.
+    """
     ((name, index),) = [(i.attr.buffer, i.attr.index) for i in loop.body if i.op == "store"]
     strides = _row_major(loop, index)
     assert strides is not None
     for step in behind:
-        if isinstance(step, Loop) and name in step_writes(step):
-            hole = _written_box(step, name, loop, strides)
-            if hole is None:
-                return
-            yield hole
-        elif name in step_reads(step) or name in step_writes(step):
+        hole = _written_box(step, name, loop, strides) if isinstance(step, Loop) else None
+        if hole is None:
             return
+        yield hole
 
 
 def _written_box(step: Loop, name: str, loop: Loop, strides: Sequence[int]) -> Box | None:
