@@ -83,14 +83,21 @@ def test_the_arena_grows_and_never_shrinks() -> None:
     assert workspace.arena is not large and workspace.known_views.keys() == {(2000,)}
 
 
-def test_one_plan_serves_smaller_sizes_as_long_as_it_is_not_mostly_empty(monkeypatch: pytest.MonkeyPatch) -> None:
-    plans = list[int]()
+@pytest.fixture
+def plans(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Has an item for every plan that is made: the bytes of its arena."""
+    made = list[int]()
 
     def counted(*args: Any) -> Any:
-        plans.append(1)
-        return plan_arena(*args)
+        plan = plan_arena(*args)
+        made.append(plan.size)
+        return plan
 
     monkeypatch.setattr(workspace_module, "plan_arena", counted)
+    return made
+
+
+def test_one_plan_serves_smaller_sizes_as_long_as_it_is_not_mostly_empty(plans: list[int]) -> None:
     made = planner()
     workspace = made.new()
     for n, planned in ((40, 1), (39, 1), (21, 1), (30, 1), (19, 2), (41, 3), (33, 3), (12, 3), (40, 3)):
@@ -100,6 +107,24 @@ def test_one_plan_serves_smaller_sizes_as_long_as_it_is_not_mostly_empty(monkeyp
         assert whole.shape == (2, n) and part.shape == (n,)
         whole.fill_(n)
         assert part.data_ptr() == workspace.table[1] + 4 * n
+
+
+def test_sizes_that_grow_are_planned_now_and_then(plans: list[int]) -> None:
+    made = planner()
+    workspace = made.new()
+    for n in range(100, 1000):
+        made.fit(workspace, fit_at(made, n))
+        whole, part = workspace.views
+        assert whole.shape == (2, n) and part.shape == (n,)
+    assert len(plans) < 15  # each but the first leaves a quarter more
+    assert plans[-1] < 1.5 * 1000 * 4 * 2
+
+
+def test_no_room_is_left_in_large_arenas(plans: list[int]) -> None:
+    made = planner()
+    for n in (10**7, 10**7 + 1):
+        made.layout((n,))
+    assert plans[1] - plans[0] <= 1024
 
 
 def test_views_follow_a_fit_that_is_made_again_with_another_plan() -> None:

@@ -26,6 +26,10 @@ from treadle_shapes.expr import evaluate
 NO_MEMORY = ArenaPlan({}, 0)
 _FITS_KEPT = 32  # per dynamic graph
 _LAYOUTS_KEPT = 8  # plans that may serve other sizes, too; per dynamic graph
+_SPARE = 4  # the second plan of a graph and later ones leave room for one part in so many more, ...
+_MOST_SPARED = (
+    1 << 22
+)  # ... at most so many bytes: where temporaries are larger, computing them takes much longer than planning
 
 Sizes = tuple[int, ...]
 Entries = tuple[Callable[[Any], None], ...]  # entry points; each takes the table's `argument`
@@ -228,7 +232,8 @@ class MemoryPlanner:
         """Where the temporaries lie at these sizes.
 
         Planning takes time that grows with the square of the number of temporaries. So sizes at which all of them fit into the places of
-        an earlier plan are served by that one: batches of graphs or of texts have other sizes on every call.
+        an earlier plan are served by that one: batches of graphs or of texts have other sizes on every call. Sizes that grow from call to
+        call, as in generated texts, find room that was left for them.
         """
         if not self.spans:
             return NO_MEMORY
@@ -236,6 +241,8 @@ class MemoryPlanner:
         for known in self._layouts:
             if known.why_not_for(needed) is None:
                 return known.plan
+        if self._layouts and sum(needed) // _SPARE <= _MOST_SPARED:
+            needed = [size + size // _SPARE for size in needed]
         lives = self._lives(needed)
         plan = plan_arena(lives, self.alignment)
         if self.verify and (problems := verify_arena(plan, lives, self.alignment)):
