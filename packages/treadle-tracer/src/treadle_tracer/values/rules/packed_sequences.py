@@ -7,7 +7,7 @@ their place (aten/src/ATen/native/PackedSequence.cpp, RNN.cpp).
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.nn.functional as F
@@ -15,6 +15,7 @@ import torch.nn.functional as F
 from treadle_tracer.errors import Unsupported
 from treadle_tracer.values.base import LazyValue
 from treadle_tracer.values.known_elements import known_elements
+from treadle_tracer.values.rules.recurrent_cells import Weights, gru_cell, lstm_cell, relu_cell, tanh_cell
 from treadle_tracer.values.rules.rule import Apply, Args, Effect, Kwargs, Rule
 from treadle_tracer.values.sequences import Sequence as SequenceValue
 from treadle_tracer.values.sequences import TupleValue
@@ -51,40 +52,6 @@ def padded(
         found = torch.where(mask, found, padding_value)
     found = found.unflatten(0, (steps, len(positions[0])))
     return (found.transpose(0, 1) if batch_first else found), torch.tensor(lengths)
-
-
-class Weights(NamedTuple):
-    """The parameters of one layer in one direction."""
-
-    ih: torch.Tensor
-    hh: torch.Tensor
-    bias_ih: torch.Tensor | None
-    bias_hh: torch.Tensor | None
-    projection: torch.Tensor | None
-
-
-def _lstm_cell(inputs: torch.Tensor, state: Tensors, weights: Weights) -> tuple[torch.Tensor, ...]:
-    gates = F.linear(state[0], weights.hh, weights.bias_hh) + inputs
-    ingate, forgetgate, cellgate, outgate = gates.chunk(4, 1)
-    cell = forgetgate.sigmoid() * state[1] + ingate.sigmoid() * cellgate.tanh()
-    hidden = outgate.sigmoid() * cell.tanh()
-    return (hidden if weights.projection is None else torch.matmul(hidden, weights.projection.t())), cell
-
-
-def _gru_cell(inputs: torch.Tensor, state: Tensors, weights: Weights) -> tuple[torch.Tensor, ...]:
-    (hidden,) = state
-    reset, update, new = inputs.chunk(3, 1)
-    hidden_reset, hidden_update, hidden_new = F.linear(hidden, weights.hh, weights.bias_hh).chunk(3, 1)
-    new = (new + hidden_new * (hidden_reset + reset).sigmoid()).tanh()
-    return ((hidden - new) * (hidden_update + update).sigmoid() + new,)
-
-
-def _tanh_cell(inputs: torch.Tensor, state: Tensors, weights: Weights) -> tuple[torch.Tensor, ...]:
-    return ((F.linear(state[0], weights.hh, weights.bias_hh) + inputs).tanh(),)
-
-
-def _relu_cell(inputs: torch.Tensor, state: Tensors, weights: Weights) -> tuple[torch.Tensor, ...]:
-    return ((F.linear(state[0], weights.hh, weights.bias_hh) + inputs).relu(),)
 
 
 def _forwards(cell: Any, inputs: torch.Tensor, batch_sizes: Any, state: Tensors, weights: Weights) -> Any:
@@ -225,7 +192,7 @@ def _network(cell: Callable[..., Any]) -> Callable[[TraceContext, Args], Value |
         most = _MOST_STEPS_IN_ONE_GRAPH if tx.symbols.wants_one_graph else _MOST_STEPS
         if len(batch_sizes) * layers * (1 + is_bidirectional) > most:
             return None
-        states = hx if cell is _lstm_cell else TupleValue([hx])
+        states = hx if cell is lstm_cell else TupleValue([hx])
         sizes = tx.from_constant(tuple(batch_sizes.tolist()))
         return tx.inline(tx.wrap_known(recurrent), [tx.wrap_known(cell), data, sizes, states, args[3], *options], {})
 
@@ -235,8 +202,8 @@ def _network(cell: Callable[..., Any]) -> Callable[[TraceContext, Args], Value |
 RULES = (
     Rule(torch._pack_padded_sequence, _or_in_graph(torch._pack_padded_sequence, _pack), Effect.GRAPH),
     Rule(torch._pad_packed_sequence, _or_in_graph(torch._pad_packed_sequence, _pad), Effect.GRAPH),
-    Rule(torch.lstm, _or_in_graph(torch.lstm, _network(_lstm_cell)), Effect.GRAPH),
-    Rule(torch.gru, _or_in_graph(torch.gru, _network(_gru_cell)), Effect.GRAPH),
-    Rule(torch.rnn_tanh, _or_in_graph(torch.rnn_tanh, _network(_tanh_cell)), Effect.GRAPH),
-    Rule(torch.rnn_relu, _or_in_graph(torch.rnn_relu, _network(_relu_cell)), Effect.GRAPH),
+    Rule(torch.lstm, _or_in_graph(torch.lstm, _network(lstm_cell)), Effect.GRAPH),
+    Rule(torch.gru, _or_in_graph(torch.gru, _network(gru_cell)), Effect.GRAPH),
+    Rule(torch.rnn_tanh, _or_in_graph(torch.rnn_tanh, _network(tanh_cell)), Effect.GRAPH),
+    Rule(torch.rnn_relu, _or_in_graph(torch.rnn_relu, _network(relu_cell)), Effect.GRAPH),
 )
