@@ -1,4 +1,6 @@
-"""Packed sequences (`torch.nn.utils.rnn`) whose lengths follow from constants: packing, recurrent networks on them, and padding.
+"""Recurrent networks on packed and padded sequences.
+
+Packed sequences (`torch.nn.utils.rnn`) whose lengths follow from constants: packing, networks on them, and padding.
 
 The kernels read lengths and batch sizes from memory, which fake tensors do not have. Functions of torch with the same steps are traced in
 their place (aten/src/ATen/native/PackedSequence.cpp, RNN.cpp).
@@ -28,6 +30,8 @@ if TYPE_CHECKING:
 # Of all layers and directions together. Each is some ten nodes, and takes about half a second to compile for training.
 _MOST_STEPS = 20
 _MOST_STEPS_IN_ONE_GRAPH = 256  # where the user wants one graph or nothing
+# Of GRU and RNN on padded sequences, which PyTorch takes apart on the CPU. 50 steps take three seconds to compile and gain a fifth.
+_MOST_PADDED_STEPS = 64
 
 Tensors = Sequence[torch.Tensor]
 
@@ -199,11 +203,42 @@ def _network(cell: Callable[..., Any]) -> Callable[[TraceContext, Args], Value |
     return replace
 
 
+def _refuse_many_steps(tx: TraceContext, name: str, args: Args) -> None:
+    """Raise Unsupported for a network on a padded sequence whose steps the graph would hold one by one, for this number of steps alone.
+
+    args: `gru(input, hx, params, has_biases, num_layers, dropout, train, bidirectional, batch_first)`
+    """
+    if tx.symbols.wants_one_graph or len(args) != 9 or not isinstance(args[0], TensorValue):
+        return
+    fake, options = args[0].fake, args[3:]
+    if fake.dim() != 3 or fake.device.type != "cpu" or not all(option.is_constant() for option in options):
+        return
+    _, layers, _, _, is_bidirectional, is_batch_first = [option.constant() for option in options]
+    steps = fake.shape[1 if is_batch_first else 0]
+    if isinstance(steps, torch.SymInt):
+        raise Unsupported("recurrent-steps", f"{name} over a number of steps that changes")
+    if steps * layers * (1 + bool(is_bidirectional)) > _MOST_PADDED_STEPS:
+        raise Unsupported("recurrent-steps", f"{name} of {layers} layers over {steps} steps")
+
+
+def _taken_apart(target: Callable[..., Any], cell: Callable[..., Any]) -> Apply:
+    """A network for which PyTorch has no kernel on the CPU."""
+    replace = _network(cell)
+
+    def or_refuse(tx: TraceContext, args: Args) -> Value | None:
+        found = replace(tx, args)
+        if found is None:
+            _refuse_many_steps(tx, target.__name__, args)
+        return found
+
+    return _or_in_graph(target, or_refuse)
+
+
 RULES = (
     Rule(torch._pack_padded_sequence, _or_in_graph(torch._pack_padded_sequence, _pack), Effect.GRAPH),
     Rule(torch._pad_packed_sequence, _or_in_graph(torch._pad_packed_sequence, _pad), Effect.GRAPH),
     Rule(torch.lstm, _or_in_graph(torch.lstm, _network(lstm_cell)), Effect.GRAPH),
-    Rule(torch.gru, _or_in_graph(torch.gru, _network(gru_cell)), Effect.GRAPH),
-    Rule(torch.rnn_tanh, _or_in_graph(torch.rnn_tanh, _network(tanh_cell)), Effect.GRAPH),
-    Rule(torch.rnn_relu, _or_in_graph(torch.rnn_relu, _network(relu_cell)), Effect.GRAPH),
+    Rule(torch.gru, _taken_apart(torch.gru, gru_cell), Effect.GRAPH),
+    Rule(torch.rnn_tanh, _taken_apart(torch.rnn_tanh, tanh_cell), Effect.GRAPH),
+    Rule(torch.rnn_relu, _taken_apart(torch.rnn_relu, relu_cell), Effect.GRAPH),
 )
