@@ -13,6 +13,8 @@ from collections import Counter
 from functools import partial
 from typing import Any
 
+import torch
+
 from soundness.minimise import minimise
 from soundness.run import Case, make_case, program, run_case
 
@@ -43,6 +45,8 @@ def compiler(seed: int, backend: str) -> Any:
 def run_seeds(seeds: range, backend: str) -> None:
     """Run cases in this process; one line of JSON per case. A case that hangs ends the process, and so does one that takes all memory."""
     resource.setrlimit(resource.RLIMIT_DATA, (MEMORY, MEMORY))
+    compiler(seeds.start, backend)  # what cases import takes longer than a case, on a machine with other work
+    torch.use_deterministic_algorithms(torch.are_deterministic_algorithms_enabled())
     for seed in seeds:
         faulthandler.dump_traceback_later(SECONDS_PER_CASE, exit=True)
         print(json.dumps({"start": seed}), flush=True)
