@@ -27,6 +27,14 @@ def test_all_symbols_are_replaced_at_once():
     assert substitute(5, {a: 1}) == 5
 
 
+def test_known_values_of_parts_are_used_again():
+    half = (a + 1) // 2
+    known = {}
+    assert [evaluate(e, {a: 9}, known) for e in (half, (half + 1) // 2, half * half)] == [5, 3, 25]
+    assert known[half] == 5
+    assert evaluate(half + 1, {}, {half: 7}) == 8  # without a value for `a`
+
+
 def test_only_the_chosen_side_is_evaluated():
     e = where(Eq(n, 1), a, a // (n - 1))
     assert evaluate(e, {a: 7, n: 1}) == 7 and evaluate(e, {a: 7, n: 3}) == 3

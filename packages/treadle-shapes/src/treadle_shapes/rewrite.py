@@ -171,17 +171,19 @@ def _evaluate_node(e: Any, values: Mapping[Symbol, int], done: dict) -> Any:
 
 
 @overload
-def evaluate(e: BoolLike, values: Mapping[Symbol, int]) -> bool: ...  # type: ignore[overload-overlap]
+def evaluate(e: BoolLike, values: Mapping[Symbol, int], known: dict[Any, Any] | None = ...) -> bool: ...  # type: ignore[overload-overlap]
 @overload
-def evaluate(e: IntLike, values: Mapping[Symbol, int]) -> int: ...
-def evaluate(e: Any, values: Mapping[Symbol, int]) -> Any:
+def evaluate(e: IntLike, values: Mapping[Symbol, int], known: dict[Any, Any] | None = ...) -> int: ...
+def evaluate(e: Any, values: Mapping[Symbol, int], known: dict[Any, Any] | None = None) -> Any:
     """Return the value of an expression or condition.
+
+    known: what other expressions have come to for the same values, and parts of them; filled in. Expressions of one program share parts.
 
     Raises MissingValueError for a symbol without a value, DivisionByZeroError, SizeOverflowError for a power or shift with a huge
     result, ExpressionTooLargeError.
     """
     try:
-        return _evaluate(e, values, {})
+        return _evaluate(e, values, {} if known is None else known)
     except RecursionError:
         raise ExpressionTooLargeError(_too_deep("evaluate", e)) from None
 

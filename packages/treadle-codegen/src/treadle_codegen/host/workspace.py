@@ -252,7 +252,7 @@ class MemoryPlanner:
 
     def _bytes(self, sizes: Sizes) -> list[int]:
         """The bytes of the temporaries at these sizes, one number for all that have the same shape, strides and dtype."""
-        env = dict(zip(self.symbols, sizes, strict=True))
+        numbers = self._numbers_at(sizes)
         if self._kinds is None:
             kinds: dict[Any, list[str]] = {}
             for name in self.spans:
@@ -262,8 +262,17 @@ class MemoryPlanner:
         found = []
         for name, *_ in self._kinds:
             b = self.buffers[name]
-            found.append(storage_elements(_numbers(b.shape, env), _numbers(b.strides, env)) * b.dtype.itemsize)
+            found.append(storage_elements(numbers(b.shape), numbers(b.strides)) * b.dtype.itemsize)
         return found
+
+    def _numbers_at(self, sizes: Sizes) -> Callable[[Sequence[IntLike]], tuple[int, ...]]:
+        """A function of expressions: what they come to at these sizes. Layers halve sizes again and again: parts are computed once."""
+        env, known = dict(zip(self.symbols, sizes, strict=True)), dict[Any, int]()
+
+        def numbers(items: Sequence[IntLike]) -> tuple[int, ...]:
+            return tuple([e if isinstance(e, int) else evaluate(e, env, known) for e in items])
+
+        return numbers
 
     def _lives(self, needed: Sequence[int]) -> list[Lifetime]:
         assert self._kinds is not None
@@ -271,7 +280,7 @@ class MemoryPlanner:
         return [Lifetime(name, size_of[name], first, last) for name, (first, last) in self.spans.items()]
 
     def _views(self, arena: torch.Tensor, layout: ArenaPlan, sizes: Sizes) -> tuple[torch.Tensor, ...]:
-        env = dict(zip(self.symbols, sizes, strict=True))
+        numbers = self._numbers_at(sizes)
         typed: dict[torch.dtype, torch.Tensor] = {}
         views = []
         for key in self.keys:
@@ -281,14 +290,7 @@ class MemoryPlanner:
             whole = typed.get(buffer.dtype)
             if whole is None:
                 whole = typed[buffer.dtype] = arena[: len(arena) // size * size].view(buffer.dtype)
-            offset = whole.storage_offset() + layout.offsets[buffer.name] // size + _number(view.offset, env)
-            views.append(whole.as_strided(_numbers(view.shape, env), _numbers(view.strides, env), offset))
+            (within,) = numbers((view.offset,))
+            offset = whole.storage_offset() + layout.offsets[buffer.name] // size + within
+            views.append(whole.as_strided(numbers(view.shape), numbers(view.strides), offset))
         return tuple(views)
-
-
-def _number(e: IntLike, env: dict[Any, int]) -> int:
-    return e if isinstance(e, int) else evaluate(e, env)
-
-
-def _numbers(items: Sequence[IntLike], env: dict[Any, int]) -> tuple[int, ...]:
-    return tuple([_number(e, env) for e in items])
