@@ -72,7 +72,8 @@ def gradients_elsewhere(
 ) -> Sequence[Any]:
     """The gradients that are wanted, where the compiled backward graph cannot give them. Differentiable in grad mode.
 
-    saved: the tensors that the forward pass has saved, if they are at hand."""
+    saved: the tensors that the forward pass has saved, if they are at hand.
+    """
     found = None
     if asked.is_plain and not asked.is_cut:
         found = _differentiable_gradients(call, asked.given, asked.wanted, layouts, saved)

@@ -10,7 +10,7 @@ Nodes are the same if they call the same operator with the same arguments, from 
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable, Iterator, Mapping
 from typing import Any
 
 import torch
@@ -33,8 +33,8 @@ def same_values(first: JointTrace, second: JointTrace) -> dict[fx.Node, fx.Node]
     of_key: dict[Hashable, fx.Node] = {}
     numbers: _Numbers = {}
     for key, node in _with_keys(first, numbers):
-        numbers[node] = numbers[of_key.setdefault(key, node)] if key in of_key else len(numbers)
-        of_key.setdefault(key, node)
+        other = of_key.setdefault(key, node)
+        numbers[node] = len(numbers) if other is node else numbers[other]
     found: dict[fx.Node, fx.Node] = {}
     of_second: _Numbers = {}
     for key, node in _with_keys(second, of_second):
@@ -45,7 +45,7 @@ def same_values(first: JointTrace, second: JointTrace) -> dict[fx.Node, fx.Node]
     return found
 
 
-def _with_keys(joint: JointTrace, numbers: Mapping[fx.Node, int]) -> Any:
+def _with_keys(joint: JointTrace, numbers: Mapping[fx.Node, int]) -> Iterator[tuple[Hashable, fx.Node]]:
     """The nodes that can be compared, each behind its key, in graph order. numbers: of the nodes so far, which the caller fills in."""
     inputs = joint.contract.inputs
     placeholders = 0

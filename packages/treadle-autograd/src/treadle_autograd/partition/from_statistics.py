@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from treadle_shapes.torch import Kind, fake_calls
+from treadle_shapes.torch import Kind, fake_calls, static_call_key
 from treadle_shapes.torch import operator as operator_of
 
 from ..graph_nodes import append_call
@@ -139,22 +139,15 @@ class _Calls:
         return made
 
     def _result(self, target: Callable[..., Any], values: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-        key = target, tuple(map(_described, values)), tuple(kwargs.items())
-        is_static = not any(isinstance(v, torch.Tensor) and v._has_symbolic_sizes_strides for v in values)  # type: ignore[attr-defined]
-        if is_static and key in self._results:
-            return self._results[key]
         mode = values[0].fake_mode
+        found = static_call_key(mode, target, values, kwargs)
+        if found is not None and found[0] in self._results:
+            return self._results[found[0]]
         with mode:
             result = fake_calls(mode).call(target, lambda: target(*values, **kwargs), values, kwargs)
-        if is_static:  # symbolic sizes have no hash
-            self._results[key] = result
+        if found is not None:
+            self._results[found[0]] = result
         return result
-
-
-def _described(value: Any) -> Any:
-    if isinstance(value, torch.Tensor):
-        return value.dtype, value.device, tuple(value.shape), value.stride(), value.storage_offset()
-    return tuple(value) if isinstance(value, list) else value
 
 
 __all__ = ["FromStatistics", "add_rules", "compute_again"]

@@ -163,7 +163,14 @@ class MemoryPlanner:
     verify: bool = False
     fits: dict[Sizes, Fit] = field(default_factory=dict)
     _layouts: tuple[_Layout, ...] = ()  # the latest first
-    _kinds: tuple[tuple[str, ...], ...] | None = None
+    _kinds: tuple[tuple[str, ...], ...] = field(init=False)  # temporaries of equal shape, strides and dtype
+
+    def __post_init__(self) -> None:
+        kinds: dict[Any, list[str]] = {}
+        for name in self.spans:
+            b = self.buffers[name]
+            kinds.setdefault((tuple(b.shape), tuple(b.strides), b.dtype), []).append(name)
+        self._kinds = tuple(map(tuple, kinds.values()))
 
     def new(self) -> Workspace:
         """A workspace; ready for use if the graph has static sizes only."""
@@ -251,14 +258,8 @@ class MemoryPlanner:
         return plan
 
     def _bytes(self, sizes: Sizes) -> list[int]:
-        """The bytes of the temporaries at these sizes, one number for all that have the same shape, strides and dtype."""
+        """The bytes of a temporary of each kind at these sizes."""
         numbers = self._numbers_at(sizes)
-        if self._kinds is None:
-            kinds: dict[Any, list[str]] = {}
-            for name in self.spans:
-                b = self.buffers[name]
-                kinds.setdefault((tuple(b.shape), tuple(b.strides), b.dtype), []).append(name)
-            self._kinds = tuple(map(tuple, kinds.values()))
         found = []
         for name, *_ in self._kinds:
             b = self.buffers[name]
@@ -275,7 +276,6 @@ class MemoryPlanner:
         return numbers
 
     def _lives(self, needed: Sequence[int]) -> list[Lifetime]:
-        assert self._kinds is not None
         size_of = {name: size for names, size in zip(self._kinds, needed, strict=True) for name in names}
         return [Lifetime(name, size_of[name], first, last) for name, (first, last) in self.spans.items()]
 

@@ -65,7 +65,7 @@ class Frame:
         self.namespace: Value | None = None  # holds the variables of the body of a class
         self.called: tuple[int, Value | None] = (-1, None)  # the last call instruction, and what it has called
         self.shows_itself = True  # False: the program has another frame in its place
-        self.frames_between: int | None = 0
+        self.frames_between: int | None = 0  # see `values.value.FrameView`
         self.restores = False  # a graph call was traced under a `finally` that is expected to restore state
 
     # ---- for handlers

@@ -54,7 +54,8 @@ def record(
     body, saved, kept = _body(tx, name, inputs, outputs, seen, derivative)
     fixed = tuple(k for k, (stand_in, _) in enumerate(outputs) if not stand_in.requires_grad)
     why_once = _WHY_ONCE.format(name=name)
-    gradient = CustomGradient(name, {((True,) * len(outputs), False): body}, (), fixed, True, True, why_once)
+    bodies = {((True,) * len(outputs), False): body}
+    gradient = CustomGradient(name, bodies, (), fixed, materialises=True, is_once=True, why_once=why_once)
     results = [value for _, value in outputs]
     groups = [[value.node(tx) for value in group] for group in (asking, results, saved)]
     fakes = [[value.fake for value in group] for group in (asking, results, saved)]

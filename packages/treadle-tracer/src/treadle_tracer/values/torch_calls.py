@@ -182,7 +182,7 @@ def run_in_graph(
     # These make a tensor of a `torch.Size`, and a tensor with the elements of any other sequence.
     if target is torch.Tensor or (type(target) is str and target == "new"):
         args = _sizes_one_by_one(args)
-    if _name(target) in _SIZED_BY_ARGUMENTS:
+    if _takes_sizes_only(_name(target)):
         args = [_known_size(tx, arg) for arg in args]
     kwargs = {name: _number_argument(tx, target, name, value) for name, value in kwargs.items()}
     pairs = [convert(arg) for arg in args]
@@ -236,9 +236,6 @@ _FACTORIES = frozenset(
     "empty empty_like empty_strided zeros zeros_like ones ones_like full full_like rand rand_like randn randn_like tensor arange linspace "
     "logspace eye normal new_empty new_zeros new_ones new_full new_tensor".split()
 )
-
-
-_SIZED_BY_ARGUMENTS = frozenset("empty zeros ones rand randn".split())
 
 
 def _known_size(tx: TraceContext, value: Value) -> Value:
@@ -346,12 +343,24 @@ def _number_argument(tx: TraceContext, target: Any, name: str, value: Value) -> 
 @functools.cache
 def _takes_number(operation: str, argument: str) -> bool:
     """Whether the argument of this name is a number in every overload of ATen's operator."""
-    packet = getattr(torch.ops.aten, operation, None)
-    if packet is None:
-        return False
-    schemas = [getattr(packet, overload)._schema for overload in packet.overloads()]
-    kinds = {str(a.type) for schema in schemas for a in schema.arguments if a.name == argument}
+    kinds = {str(a.type) for schema in _schemas(operation) for a in schema.arguments if a.name == argument}
     return kinds == {"number"}
+
+
+def _schemas(operation: str) -> list[Any]:
+    """The schemas of all overloads of ATen's operator; none where there is no such operator."""
+    packet = getattr(torch.ops.aten, operation, None)
+    is_packet = isinstance(packet, torch._ops.OpOverloadPacket)
+    return [getattr(packet, overload)._schema for overload in packet.overloads()] if is_packet else []  # type: ignore[union-attr]
+
+
+@functools.cache
+def _takes_sizes_only(operation: str) -> bool:
+    """Whether all positional arguments of the torch function are sizes (`zeros(2, 3)`), as ATen's operator takes a list of them only."""
+    positional = [[a for a in schema.arguments if not a.kwarg_only] for schema in _schemas(operation)]
+    return bool(positional) and all(
+        [(a.name, str(a.type)) for a in given] == [("size", "List[int]")] for given in positional
+    )
 
 
 def _result_value(

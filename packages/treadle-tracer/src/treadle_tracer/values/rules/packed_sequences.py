@@ -1,9 +1,10 @@
-"""Recurrent networks on packed and padded sequences.
+"""Recurrent networks on sequences: packed ones (`torch.nn.utils.rnn`), whose lengths follow from constants, and padded ones.
 
-Packed sequences (`torch.nn.utils.rnn`) whose lengths follow from constants: packing, networks on them, and padding.
+Of packed sequences, kernels read lengths and batch sizes from memory, which fake tensors do not have. Functions of torch with the same
+steps are traced in their place (aten/src/ATen/native/PackedSequence.cpp, RNN.cpp).
 
-The kernels read lengths and batch sizes from memory, which fake tensors do not have. Functions of torch with the same steps are traced in
-their place (aten/src/ATen/native/PackedSequence.cpp, RNN.cpp).
+On padded sequences PyTorch has a kernel for LSTM. GRU and RNN it takes apart on the CPU, so that a graph holds every step: where there are
+many, or their number changes, they are left to PyTorch.
 """
 
 from __future__ import annotations

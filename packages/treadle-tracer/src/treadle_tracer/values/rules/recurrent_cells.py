@@ -60,7 +60,21 @@ def relu_cell(inputs: torch.Tensor, state: Tensors, weights: Weights) -> tuple[t
 # ---- the functions of torch
 
 
-def lstm_step(
+def step(
+    cell: Callable[..., tuple[torch.Tensor, ...]],
+    input: torch.Tensor,
+    hx: torch.Tensor,
+    w_ih: torch.Tensor,
+    w_hh: torch.Tensor,
+    b_ih: torch.Tensor | None = None,
+    b_hh: torch.Tensor | None = None,
+) -> torch.Tensor:
+    """torch.gru_cell, rnn_tanh_cell and rnn_relu_cell."""
+    return cell(F.linear(input, w_ih, b_ih), (hx,), Weights(w_ih, w_hh, b_ih, b_hh, None))[0]
+
+
+def step_of_two(
+    cell: Callable[..., tuple[torch.Tensor, ...]],
     input: torch.Tensor,
     hx: Tensors,
     w_ih: torch.Tensor,
@@ -68,53 +82,19 @@ def lstm_step(
     b_ih: torch.Tensor | None = None,
     b_hh: torch.Tensor | None = None,
 ) -> tuple[torch.Tensor, ...]:
-    """torch.lstm_cell"""
-    hidden, cell = hx
-    return lstm_cell(F.linear(input, w_ih, b_ih), (hidden, cell), Weights(w_ih, w_hh, b_ih, b_hh, None))
+    """torch.lstm_cell, whose state is two tensors."""
+    hidden, memory = hx
+    return cell(F.linear(input, w_ih, b_ih), (hidden, memory), Weights(w_ih, w_hh, b_ih, b_hh, None))
 
 
-def gru_step(
-    input: torch.Tensor,
-    hx: torch.Tensor,
-    w_ih: torch.Tensor,
-    w_hh: torch.Tensor,
-    b_ih: torch.Tensor | None = None,
-    b_hh: torch.Tensor | None = None,
-) -> torch.Tensor:
-    """torch.gru_cell"""
-    return gru_cell(F.linear(input, w_ih, b_ih), (hx,), Weights(w_ih, w_hh, b_ih, b_hh, None))[0]
+def _in_steps(target: Callable[..., object], cell: Callable[..., object]) -> Apply:
+    traced = step_of_two if cell is lstm_cell else step
 
-
-def tanh_step(
-    input: torch.Tensor,
-    hx: torch.Tensor,
-    w_ih: torch.Tensor,
-    w_hh: torch.Tensor,
-    b_ih: torch.Tensor | None = None,
-    b_hh: torch.Tensor | None = None,
-) -> torch.Tensor:
-    """torch.rnn_tanh_cell"""
-    return tanh_cell(F.linear(input, w_ih, b_ih), (hx,), Weights(w_ih, w_hh, b_ih, b_hh, None))[0]
-
-
-def relu_step(
-    input: torch.Tensor,
-    hx: torch.Tensor,
-    w_ih: torch.Tensor,
-    w_hh: torch.Tensor,
-    b_ih: torch.Tensor | None = None,
-    b_hh: torch.Tensor | None = None,
-) -> torch.Tensor:
-    """torch.rnn_relu_cell"""
-    return relu_cell(F.linear(input, w_ih, b_ih), (hx,), Weights(w_ih, w_hh, b_ih, b_hh, None))[0]
-
-
-def _step(target: Callable[..., object], replacement: Callable[..., object]) -> Apply:
     def apply(tx: TraceContext, args: Args, kwargs: Kwargs) -> Value:
         given = args[0].force(tx) if args and isinstance(args[0], LazyValue) else (args or [None])[0]
         if not isinstance(given, TensorValue) or why_not_in_steps(given.fake) is not None:
             return tx.run_in_graph("call_function", target, args, kwargs)
-        return tx.inline(tx.wrap_known(replacement), args, kwargs)
+        return tx.inline(tx.wrap_known(traced), [tx.wrap_known(cell), *args], kwargs)
 
     return apply
 
@@ -129,8 +109,8 @@ def why_not_in_steps(fake: torch.Tensor) -> str | None:
 
 
 RULES = (
-    Rule(torch.lstm_cell, _step(torch.lstm_cell, lstm_step), Effect.GRAPH),
-    Rule(torch.gru_cell, _step(torch.gru_cell, gru_step), Effect.GRAPH),
-    Rule(torch.rnn_tanh_cell, _step(torch.rnn_tanh_cell, tanh_step), Effect.GRAPH),
-    Rule(torch.rnn_relu_cell, _step(torch.rnn_relu_cell, relu_step), Effect.GRAPH),
+    Rule(torch.lstm_cell, _in_steps(torch.lstm_cell, lstm_cell), Effect.GRAPH),
+    Rule(torch.gru_cell, _in_steps(torch.gru_cell, gru_cell), Effect.GRAPH),
+    Rule(torch.rnn_tanh_cell, _in_steps(torch.rnn_tanh_cell, tanh_cell), Effect.GRAPH),
+    Rule(torch.rnn_relu_cell, _in_steps(torch.rnn_relu_cell, relu_cell), Effect.GRAPH),
 )
