@@ -144,6 +144,12 @@ def slice_writes(x: Any) -> Any:
     return y
 
 
+def jacobi(x: Any) -> Any:
+    y = x.clone()
+    y[1:-1, 1:-1] = (x[2:, 1:-1] + x[:-2, 1:-1] + x[1:-1, 2:] + x[1:-1, :-2]) * 0.25
+    return y
+
+
 def mask_writes(x: Any, y: Any) -> Any:
     sign = (x * y).sign()
     sign[sign.gt(0)] = 1.2
@@ -201,6 +207,7 @@ KERNELS: dict[str, Kernel] = {
         lambda m: (torch.randint(m.rows, (m.rows, 32), device=m.device), m.matrix()),
     ),
     "slice writes": Kernel(slice_writes, lambda m: (m.matrix(),)),
+    "jacobi step": Kernel(jacobi, lambda m: (m.matrix(),)),
     "softplus": Kernel(F.softplus, lambda m: (m.matrix(),)),
     "argmax of what is computed": Kernel(lambda x, y: (x - y.exp()).argmax(-1), lambda m: (m.matrix(), m.matrix())),
     "max with its index, outer": Kernel(lambda x: x.max(0), lambda m: (m.matrix(),)),
