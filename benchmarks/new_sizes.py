@@ -3,13 +3,15 @@
     python benchmarks/new_sizes.py                          all programs, to benchmarks/results/new_sizes.json
     python benchmarks/new_sizes.py --programs "gnn, training" --no-torch
 
-Every program runs in a process of its own on one thread. Each variant gets the same inputs in turn, of sizes that were drawn at random or
-grow; sizes of the first calls, which compile, are not timed. A figure is the median of the processor's microseconds of one call.
+Every variant of every program runs in a process of its own on one thread, because libraries keep what they make for a size. Variants get
+the same inputs, of sizes that were drawn at random or grow; the first calls, which compile, are not timed, and their results are compared
+with eager's. A figure is the median of the processor's microseconds of one call.
 """
 
 from __future__ import annotations
 
 import argparse
+import copy
 import json
 import multiprocessing
 import random
@@ -28,6 +30,7 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "tools"))
 
 import machine  # noqa: E402
+import treadle  # noqa: E402
 from markdown_table import markdown  # noqa: E402
 
 DEFAULT_OUTPUT = ROOT / "benchmarks" / "results" / "new_sizes.json"
@@ -170,34 +173,33 @@ def _call(forward: Callable[..., Any], model: nn.Module, inputs: tuple[Any, ...]
     return output.detach()
 
 
-def measure(name: str, with_torch: bool) -> dict[str, Any]:
-    """Microseconds of the variants of one program, in this process. Raises AssertionError where results differ from eager's."""
-    import copy
+VARIANTS: dict[str, Callable[[nn.Module], Callable[..., Any]]] = {
+    "eager": lambda model: model,
+    "treadle": lambda model: treadle.compile(model),
+    "torch.compile": lambda model: torch.compile(model),
+}
 
-    import treadle
 
+def measure(name: str, variant: str) -> int:
+    """Microseconds of one variant of a program, in this process. Raises AssertionError where results differ from eager's."""
     torch.set_num_threads(1)
     torch.manual_seed(0)
     build, inputs, trains = PROGRAMS[name]
     model = build().train(trains)
-    variants: dict[str, Callable[..., Any]] = {"eager": model, "treadle": treadle.compile(model)}
-    if with_torch:
-        variants["torch.compile"] = torch.compile(model)
-    seconds: dict[str, list[float]] = {variant: [] for variant in variants}
+    forward, seconds = VARIANTS[variant](model), list[float]()
     for k in range(UNTIMED + TIMED):
-        given, results = inputs(k), {}
-        for variant, forward in variants.items():
-            own = copy.deepcopy(given)  # a call adds to its cache
-            start = time.process_time()
-            results[variant] = _call(forward, model, own, trains)
-            if k >= UNTIMED:
-                seconds[variant].append(time.process_time() - start)
-        torch.testing.assert_close(results["treadle"], results["eager"], rtol=1e-3, atol=1e-4)
-    return {variant: round(1e6 * statistics.median(each)) for variant, each in seconds.items()}
+        given = inputs(k)
+        own = copy.deepcopy(given)  # a call adds to its cache
+        start = time.process_time()
+        result = _call(forward, model, own, trains)
+        seconds.append(time.process_time() - start)
+        if k < UNTIMED:
+            torch.testing.assert_close(result, _call(model, model, given, trains), rtol=1e-3, atol=1e-4)
+    return round(1e6 * statistics.median(seconds[UNTIMED:]))
 
 
-def _send(sender: Any, name: str, with_torch: bool) -> None:
-    sender.send(measure(name, with_torch))
+def _send(sender: Any, name: str, variant: str) -> None:
+    sender.send(measure(name, variant))
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -210,18 +212,20 @@ def main(arguments: Sequence[str]) -> int:
     options = parser.parse_args(arguments)
     context = multiprocessing.get_context("spawn")
     programs: dict[str, dict[str, int]] = {}
+    variants = [variant for variant in VARIANTS if not (options.no_torch and variant == "torch.compile")]
     for name in options.programs:
-        receiver, sender = context.Pipe(duplex=False)
-        worker = context.Process(target=_send, args=(sender, name, not options.no_torch))
-        worker.start()
-        sender.close()
-        programs[name] = receiver.recv()
-        worker.join()
+        programs[name] = {}
+        for variant in variants:
+            receiver, sender = context.Pipe(duplex=False)
+            worker = context.Process(target=_send, args=(sender, name, variant))
+            worker.start()
+            sender.close()
+            programs[name][variant] = receiver.recv()
+            worker.join()
         print(name, programs[name], file=sys.stderr, flush=True)
     command = " ".join(["python benchmarks/new_sizes.py", *arguments])
     results = {"command": command, "machine": machine.describe(), "microseconds": programs}
     options.output.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
-    variants = list(next(iter(programs.values())))
     rows = [
         [name, *(str(row[v]) for v in variants), *(f"{row['eager'] / row[v]:.2f}" for v in variants[1:])]
         for name, row in programs.items()

@@ -37,6 +37,7 @@ class Costs:
     overwritten_bytes: a loop leaves out what another one writes over where that saves so many bytes for each kernel more; 0: never.
     scans: whether loops compute running totals.
     vector_products: whether loops multiply a matrix by a vector.
+    small_products: whether loops multiply small matrices.
     alignment: bytes to which buffers in the arena are aligned.
     seconds_per_kernel: what compiling one kernel takes, where it was not measured.
     """
@@ -62,5 +63,6 @@ class Costs:
     overwritten_bytes: int = 0
     scans: bool = False
     vector_products: bool = False
+    small_products: bool = False
     alignment: int = 64
     seconds_per_kernel: float = 0.1

@@ -67,7 +67,7 @@ def with_temporaries(x: torch.Tensor) -> torch.Tensor:
 
 
 def test_a_call_borrows_one_arena_and_keeps_nothing_of_it(allocator: Allocator, cache: Path) -> None:
-    x = torch.randn(16, 16)
+    x = torch.randn(80, 80)
     graph = compiled(with_temporaries, x, cache=cache)
     assert graph.host_source.count("m = borrow(w)") == 1
     for k in range(1, 4):
@@ -78,11 +78,11 @@ def test_a_call_borrows_one_arena_and_keeps_nothing_of_it(allocator: Allocator, 
 
 
 def test_views_are_made_once_per_place(allocator: Allocator, cache: Path) -> None:
-    x = torch.randn(16, 16)
+    x = torch.randn(80, 80)
     graph = compiled(with_temporaries, x, cache=cache)
     graph(x)
     made = allocator.unowned_made
-    places = [torch.empty(1 << 16, dtype=torch.uint8) for _ in range(2)]
+    places = [torch.empty(1 << 18, dtype=torch.uint8) for _ in range(2)]
     order = iter([0, 0, 1, 0, 1, 1])
     planner = graph._host.planner
     planner.allocation = planner.allocation._replace(
@@ -117,7 +117,7 @@ def test_memory_for_sizes_known_during_the_call_is_not_kept(allocator: Allocator
 
 
 def test_a_call_that_fails_leaves_the_next_one_unharmed(allocator: Allocator, cache: Path) -> None:
-    x = torch.randn(16, 16)
+    x = torch.randn(80, 80)
     graph = compiled(with_temporaries, x, cache=cache)
     graph(x)
     planner = graph._host.planner
@@ -134,5 +134,5 @@ def test_a_call_that_fails_leaves_the_next_one_unharmed(allocator: Allocator, ca
 
 
 def test_workspaces_of_other_targets_keep_their_memory(cache: Path) -> None:
-    x = torch.randn(16, 16)
+    x = torch.randn(80, 80)
     assert "borrow" not in compiled(with_temporaries, x, cache=cache).host_source

@@ -88,7 +88,6 @@ NOT_LOOPS: dict[str, tuple[Function, tuple[tuple[int, ...], ...]]] = {
     "five rows": (lambda x, w: x.mm(w.t()), ((5, 67), (250, 67))),
     "rows that do not stay in the caches": (lambda x, w: x.mm(w.t()), ((4, 1537), (20, 1537))),
     "batch of two rows": (lambda x, w: x.bmm(w), ((2, 2, 67), (2, 67, 250))),
-    "few terms": (lambda x, w: x.mm(w.t()), ((1, 63), (50, 63))),
     "terms in short rows": (lambda x, w: x.mm(w), ((1, 67), (67, 50))),
     "gaps between rows of terms": (lambda x, w: x.mm(w[:, :67]), ((1, 67), (67, 80))),
     "gaps between rows": (lambda x, w: x.mm(w[:, :67].t()), ((1, 67), (50, 80))),

@@ -95,7 +95,21 @@ def test_kernels_of_pytorch_save_nothing():
             x = x @ x
         return x
 
-    assert profit(f, torch.ones(4, 4)) < 0
+    assert profit(f, torch.ones(80, 80)) < 0
+
+
+def test_small_products_are_fused():
+    def f(x):
+        for _ in range(8):
+            x = x @ x
+        return x
+
+    x = torch.ones(4, 4)
+    assert profit(f, x) > 5
+    recorded = torch.ones(4, 4, requires_grad=True)
+    assert profit(f, recorded, grad=True) > profit(f, torch.ones(80, 80, requires_grad=True), grad=True)
+    rows, w = torch.ones(1000, 3), torch.ones(3, 3)
+    assert profit(lambda x: (x @ w) @ w, rows) > profit(lambda x: (x @ w.long()) @ w.long(), rows.long())
 
 
 def test_writes_random_numbers_and_asserts_cost():
@@ -142,6 +156,6 @@ def test_pieces_without_a_graph_and_graphs_in_eager_only_cost():
 
 
 def test_products_with_parameters_cost_a_look_at_these():
-    module, w = torch.nn.Linear(4, 4, bias=False), torch.ones(4, 4)
-    x = torch.ones(4, 4)
+    module, w = torch.nn.Linear(80, 80, bias=False), torch.ones(80, 80)
+    x = torch.ones(80, 80)
     assert profit(lambda x: torch.relu(module(x)), x) < profit(lambda x, w: torch.relu(x @ w.t()), x, w) - 3

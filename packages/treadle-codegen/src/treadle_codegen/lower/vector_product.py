@@ -30,8 +30,9 @@ from treadle_codegen.lower.indexing import Shape, as_shape
 from treadle_codegen.lower.loop_builder import LoopBuilder
 from treadle_codegen.lower.normalize import converted
 from treadle_codegen.lower.registry import lowering
+from treadle_codegen.lower.small_product import small_product, why_not_small
 from treadle_codegen.lower.tensor_expr import TensorExpr
-from treadle_codegen.lower.view import narrow, permute
+from treadle_codegen.lower.view import insert, narrow, permute, reshape, select
 
 _MOST_ROWS = 4  # vectors that one matrix is multiplied by
 _MOST_LOW_ROWS = 2  # of 16 bits, which take longer to convert than to read
@@ -61,8 +62,26 @@ def product_added(
     return lw.pointwise(lambda o, a, b: o.op("add", a, b), [product, added], lw.val.dtype, shape=shape, compute=wide)
 
 
+@lowering("aten.mv.default")
+def product_with_vector(lw: Lowering, matrix: TensorExpr, vector: TensorExpr) -> TensorExpr | None:
+    product = _product(lw, matrix, _as_column(vector), lw.val.dtype)
+    return None if product is None else product.view(select(product.shape, 1, 0))
+
+
+@lowering("aten.dot.default", "aten.vdot.default")
+def product_of_vectors(lw: Lowering, left: TensorExpr, right: TensorExpr) -> TensorExpr | None:
+    product = _product(lw, left.view(insert(left.shape, 0)), _as_column(right), lw.val.dtype)
+    return None if product is None else product.view(reshape(product.shape, ()))
+
+
+def _as_column(vector: TensorExpr) -> TensorExpr:
+    return vector.view(insert(vector.shape, 1))
+
+
 def _product(lw: Lowering, left: TensorExpr, right: TensorExpr, dtype: torch.dtype) -> TensorExpr | None:
     """The product as a stored tensor of `dtype`; None for one that ATen computes."""
+    if lw.costs.small_products and why_not_small(left.shape, right.shape, lw.val.dtype) is None:
+        return small_product(lw, left, right, dtype)
     if why_not_loop(lw, left, right) is not None:
         return None
     if 1 in (left.shape[-2], right.shape[-1]):

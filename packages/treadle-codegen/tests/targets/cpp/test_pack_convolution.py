@@ -267,3 +267,25 @@ def test_symbolic_sizes_are_packed_too(
         torch.testing.assert_close(actual, expected, rtol=1e-4, atol=1e-4 * expected.abs().max().item())
         if 1 not in sizes:
             assert actual.stride() == expected.stride()
+
+
+@torch.no_grad()
+@pytest.mark.parametrize(
+    ("shape", "dims", "packed"),
+    [
+        ((1, 16, 14, 12), (2, 3), 0),  # PyTorch multiplies matrices
+        ((1, 16, 14, 12), (), 2),  # one primitive serves all calls
+        ((2, 16, 14, 12), (2, 3), 2),  # from here on, PyTorch makes a primitive for every new size as well
+        ((1, 16, 40, 36), (2, 3), 2),
+    ],
+)
+def test_small_images_of_changing_sizes_are_left_to_pytorch(
+    shape: tuple[int, ...], dims: tuple[int, ...], packed: int, block: _Block, tmp_path: Path
+) -> None:
+    x = torch.randn(shape)
+    gm, state, _ = dynamic_graph(block, x, dims)
+    compiled = compile_graph(gm, [*state, x], options=CodegenOptions(cache_dir=tmp_path, threads=1, verify=True))
+    assert compiled.ir_text.count("mkldnn._convolution_pointwise") == packed
+    for height, width in ((14, 12), (9, 17), (50, 60)) if dims else (shape[2:],):
+        y = torch.randn(*shape[:2], height, width)
+        torch.testing.assert_close(compiled(*state, y)[0], block(y), rtol=1e-4, atol=1e-3)

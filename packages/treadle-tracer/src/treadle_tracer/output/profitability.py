@@ -48,6 +48,10 @@ _BACKWARD = 8.0
 # Kernels of PyTorch that the graph calls: what that saves, first without a derivative. Products have short ways; others are called through
 # the operator's overload, which takes longer than eager's binding, and so does each operator of their derivatives.
 _KERNEL = {Kind.MATMUL: (0.0, 2.0), Kind.CONVOLUTION: (0.0, 2.0)}
+# Products of small matrices are loops in generated kernels: of at most so many multiplications, or of so few terms and columns.
+_SMALL_PRODUCT = 1.5
+_FEW_MULTIPLICATIONS = 1 << 17
+_FEW_TERMS, _FEW_COLUMNS = 16, 64
 # A convolution and its derivative empty the caches: where autograd records the graph, what the host and the node of autograd do around
 # them takes several times as long as in `_CALL_RECORDED`.
 _RECORDED_CONVOLUTION = 42.0
@@ -144,8 +148,24 @@ def _overhead(gm: torch.fx.GraphModule, recorded: set[torch.fx.Node]) -> float:
 
 
 def _has_weight(node: torch.fx.Node) -> bool:
-    """Whether the node is a product with a parameter or a buffer."""
-    return _kind(node) in _KERNEL and any(n.op == "get_attr" for n in node.all_input_nodes)
+    """Whether the node is a kernel of PyTorch with a parameter or a buffer, which may be packed."""
+    is_kernel = _kind(node) in _KERNEL and not _is_small_product(node)
+    return is_kernel and any(n.op == "get_attr" for n in node.all_input_nodes)
+
+
+def _is_small_product(node: torch.fx.Node) -> bool:
+    """Whether a product is so small that generated kernels compute it.
+
+    The last dimension of the first factor tells how many terms it has, nearly always.
+    """
+    value = node.meta.get("example_value")
+    if _kind(node) is not Kind.MATMUL or not isinstance(value, torch.Tensor) or not value.is_floating_point():
+        return False
+    factors = [tensor for n in node.all_input_nodes for tensor in _tensors_in(n.meta.get("example_value"))]
+    terms = max((_hint(tensor.shape[-1]) for tensor in factors[:1] if tensor.dim()), default=1)
+    columns = _hint(value.shape[-1]) if value.dim() else 1
+    is_narrow = terms <= _FEW_TERMS and columns <= _FEW_COLUMNS
+    return is_narrow or terms * _bytes(value) <= _FEW_MULTIPLICATIONS * value.element_size()
 
 
 def _kind(node: torch.fx.Node) -> Kind | None:
@@ -161,6 +181,8 @@ def _draws_from_state(node: torch.fx.Node) -> bool:
 def _saved(node: torch.fx.Node, is_recorded: bool) -> float:
     record = operator(node.target)
     calls = _UNKNOWN if record is None else _FUSED.get(record.kind, 0.0)
+    if _is_small_product(node):
+        calls = _SMALL_PRODUCT
     values = list(_tensors_in(node.meta.get("example_value")))
     if not values or _is_part(node):
         return 0.0
@@ -182,7 +204,7 @@ def _is_fused(node: torch.fx.Node) -> bool:
     record = operator(node.target) if node.op.startswith("call_") else None
     if record is not None and record.kind is Kind.VIEW and node.all_input_nodes:
         return _is_fused(node.all_input_nodes[0])
-    return node.op.startswith("call_") and (record is None or record.kind in _FUSED)
+    return node.op.startswith("call_") and (record is None or record.kind in _FUSED or _is_small_product(node))
 
 
 def _has_history(node: torch.fx.Node) -> bool:

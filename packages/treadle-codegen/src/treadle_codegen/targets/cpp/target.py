@@ -48,6 +48,7 @@ CPP = Target(
         << 17,  # less is in the second-level cache, where another walk costs no more than a loop's start
         scatters_in_order=True,
         vector_products=True,
+        small_products=True,
         alignment=64,  # bytes: a cache line, and the widest vector
         min_reordered=1024,  # a smaller result is in the first-level cache whatever its order
         seconds_per_kernel=0.1,  # g++ -O3, header-free

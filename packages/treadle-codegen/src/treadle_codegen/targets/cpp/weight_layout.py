@@ -18,6 +18,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from treadle_codegen.lower.indexing import as_shape
 from treadle_codegen.lower.lowerings import LOWERINGS
+from treadle_codegen.lower.small_product import why_not_small
 from treadle_codegen.lower.vector_product import why_not_few_rows
 from treadle_codegen.rewrite.propagate import insert_call
 from treadle_codegen.rewrite.static import is_view_of_input, static_nodes
@@ -62,13 +63,15 @@ def _bytes(node: fx.Node) -> int:
 
 
 def is_read_by_loop(left: Any, weight: fx.Node) -> bool:
-    """Whether a loop reads the weight as it lies, because the left operand is a row or a few (`lower.vector_product`)."""
+    """Whether a loop reads the weight as it lies: the left operand is a row or a few, or the product small (`lower.vector_product`)."""
     if not isinstance(left, fx.Node):
         return False
     given, value = left.meta["val"], weight.meta["val"]
+    shapes = as_shape(given.shape), as_shape(value.shape), as_shape(value.stride())
+    if why_not_small(*shapes[:2], value.dtype) is None:
+        return True
     if not isinstance(given.shape[-2], int):
         return False  # asking a symbolic number would make a guard of the answer
-    shapes = as_shape(given.shape), as_shape(value.shape), as_shape(value.stride())
     return given.shape[-2] == 1 or why_not_few_rows(*shapes, value.dtype) is None
 
 

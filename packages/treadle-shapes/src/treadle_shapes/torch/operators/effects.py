@@ -19,6 +19,15 @@ family("set_", kind=Kind.EFFECT, why_not_functional=_CHANGES_STORAGE)
 family("resize_as_", kind=Kind.EFFECT, is_uninitialised=True)
 families("numpy tolist", kind=Kind.EFFECT, why_not_functional="its result is no tensor of the graph")
 families("apply_ map_ map2_ share_memory_", kind=Kind.EFFECT, writes=("self",))
-families("_assert_scalar _assert_async _linalg_check_errors sym_constrain_range", kind=Kind.EFFECT)
+families("_assert_scalar _assert_async sym_constrain_range", kind=Kind.EFFECT)
+
+
+def _check_errors(info: torch.Tensor, api_name: str, *, is_matrix: bool) -> None:
+    """Reading the code of one matrix takes a twentieth of the time of the operator, which compares and reduces tensors."""
+    if info.dim() or info.item():
+        torch._C._VariableFunctions._linalg_check_errors(info, api_name, is_matrix=is_matrix)
+
+
+family("_linalg_check_errors", kind=Kind.EFFECT, overloads={"default": {"binding": _check_errors}})
 family("item", kind=Kind.OTHER)
 family("_local_scalar_dense", kind=Kind.OTHER, overloads={"default": {"binding": torch.Tensor.item}})
