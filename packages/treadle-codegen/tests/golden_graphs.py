@@ -64,7 +64,7 @@ GRAPHS: dict[str, Callable[[], Graph]] = {
     "layer_norm": _static(lambda x, w, b: F.layer_norm(x, (32,), w, b), randn(8, 32), randn(32), randn(32)),
     "gelu_bias": _static(lambda x, b: F.gelu(x + b), randn(8, 24), randn(24)),
     "linear_epilogue": _static(
-        lambda x, w, b: F.relu(F.linear(x, w, b)) * 2, randn(8, 16), randn(12, 16), randn(12), parameters=(1, 2)
+        lambda x, w, b: F.relu(F.linear(x, w, b)) * 2, randn(8, 80), randn(12, 80), randn(12), parameters=(1, 2)
     ),
     "conv_bn_relu": _static(
         _conv_bn_relu, randn(1, 8, 16, 16), randn(8, 8, 3, 3), *[randn(8) for _ in range(4)], parameters=(1, 2, 3, 4, 5)
@@ -78,7 +78,8 @@ GRAPHS: dict[str, Callable[[], Graph]] = {
     "reduce_all": _static(lambda x: (x.mean(), x.argmax()), randn(30, 40)),
     "upsample": _static(lambda x: F.interpolate(x, scale_factor=2.0, mode="nearest") + 1, randn(1, 2, 4, 6)),
     "max_pool": _static(lambda x: F.max_pool2d(x, 3, 2, 1).relu(), randn(1, 2, 8, 8)),
-    "attention": _static(_attention, *[randn(2, 6, 16) for _ in range(3)], torch.ones(6, 6, dtype=torch.bool).triu(1)),
+    "attention": _static(_attention, *[randn(2, 20, 24) for _ in range(3)], torch.ones(20, 20, dtype=torch.bool).triu(1)),
+    "small_products": _static(lambda f, p, q: f @ p @ f.t() + q, randn(6, 6), randn(6, 6), randn(6, 6)),
     "dynamic_softmax": _dynamic(lambda x: x.softmax(-1), lambda n, c: [(n, c)], 6, 37),
     "dynamic_mean_pool": _dynamic(lambda x: x.mean((2, 3)), lambda n, h, w: [(n, 8, h, w)], 6, 14, 10),
     "unbacked_rows": _unbacked(lambda x, m: x[m].sum(1) * m.sum().item(), randn(5, 8), torch.tensor([True] * 5)),

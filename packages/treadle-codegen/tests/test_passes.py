@@ -20,7 +20,7 @@ def fn(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
 
 
 def compiled(**options: object) -> pipeline.CompiledGraph:
-    inputs = [torch.randn(12, 12), torch.randn(12, 12)]
+    inputs = [torch.randn(12, 80), torch.randn(80, 80)]
     gm = capture(fn, inputs, static=(1,))
     return compile_graph(
         gm, inputs, options=CodegenOptions.from_dict({"threads": 1, "frozen_weights": True, **options})

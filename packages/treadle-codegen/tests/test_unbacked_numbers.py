@@ -342,7 +342,7 @@ def test_ints_that_are_only_values_do_not_lay_memory_out_anew(cache: Path) -> No
     graph = torch.fx.Graph()
     x, n = graph.placeholder("x"), graph.placeholder("n")
     with mode:
-        x.meta["val"] = torch.empty(4, 4)
+        x.meta["val"] = torch.empty(80, 80)
     n.meta["val"] = sym_int(env, env.create_symbol(7, "n", size=False))
     square = graph.call_function(torch.ops.aten.mm.default, (x, x))
     scaled = graph.call_function(torch.ops.aten.mul.Tensor, (square, n))
@@ -350,11 +350,11 @@ def test_ints_that_are_only_values_do_not_lay_memory_out_anew(cache: Path) -> No
     square.meta["val"] = scaled.meta["val"] = both.meta["val"] = x.meta["val"]
     graph.output((both, n))
     gm = torch.fx.GraphModule(torch.nn.Module(), graph)
-    compiled = compile_graph(gm, [torch.ones(4, 4), 7], options=CodegenOptions(cache_dir=cache, verify=True, threads=1))
+    compiled = compile_graph(gm, [torch.ones(80, 80), 7], options=CodegenOptions(cache_dir=cache, verify=True, threads=1))
     for number in range(-20, 20):
-        result, same = compiled(torch.eye(4), number)
+        result, same = compiled(torch.eye(80), number)
         assert same == number
-        torch.testing.assert_close(result, torch.eye(4) * number)
+        torch.testing.assert_close(result, torch.eye(80) * number)
     (workspace,) = compiled._host.free
     assert list(workspace.known_views) == [()]
 

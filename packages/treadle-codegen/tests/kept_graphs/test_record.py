@@ -101,11 +101,11 @@ def test_samples_of_operators(name: str, cache: Path) -> None:
 def attention_step(q: torch.Tensor, k: torch.Tensor, w: torch.Tensor) -> tuple[torch.Tensor, ...]:
     scores = aten.mm(q, k.t()).softmax(-1)
     mixed = aten.mm(scores, k)
-    return mixed, aten.native_layer_norm(mixed + q, [16], w, None, 1e-5)[0], scores.sum()
+    return mixed, aten.native_layer_norm(mixed + q, [80], w, None, 1e-5)[0], scores.sum()
 
 
 def attention_graph() -> tuple[fx.GraphModule, list[torch.Tensor]]:
-    inputs = [torch.randn(8, 16), torch.randn(8, 16), torch.randn(16)]
+    inputs = [torch.randn(8, 80), torch.randn(8, 80), torch.randn(80)]
     return capture(attention_step, inputs, (2,)), inputs
 
 
@@ -124,17 +124,17 @@ def test_a_restored_graph_is_not_compiled(tmp_path: Path, monkeypatch: pytest.Mo
 
 
 def test_static_inputs_may_move(tmp_path: Path) -> None:
-    inputs = [torch.randn(8, 16), torch.randn(16, 16), torch.randn(16, 16)]
+    inputs = [torch.randn(8, 80), torch.randn(80, 80), torch.randn(80, 80)]
 
     def gm() -> fx.GraphModule:
-        return capture(lambda x, w, v: aten.mm(aten.mm(x, w[:, 1:9]), v[1:9]), inputs, (1, 2))
+        return capture(lambda x, w, v: aten.mm(aten.mm(x, w[:, 1:73]), v[1:73]), inputs, (1, 2))
 
     compiled(gm(), inputs, tmp_path)
     restored = compiled(gm(), inputs, tmp_path)
     assert is_restored(restored) and restored.host_program.statics
     for w in (inputs[1], inputs[1].clone(), inputs[1] * 2):
         (got,) = restored(inputs[0], w, inputs[2])
-        torch.testing.assert_close(got, inputs[0] @ w[:, 1:9] @ inputs[2][1:9])
+        torch.testing.assert_close(got, inputs[0] @ w[:, 1:73] @ inputs[2][1:73])
 
 
 def test_a_kept_graph_without_its_library_is_built_again(tmp_path: Path) -> None:

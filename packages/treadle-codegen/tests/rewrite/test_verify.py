@@ -26,7 +26,7 @@ def fn(x: torch.Tensor, w: torch.Tensor, b: torch.Tensor) -> tuple[torch.Tensor,
 
 def graphs() -> tuple[fx.GraphModule, fx.Graph, tuple[fx.GraphModule, tuple[int, ...]]]:
     """A graph, its copy after the rewrites, and the prologue."""
-    inputs = [torch.randn(4, 8), torch.randn(6, 8), torch.randn(6)]
+    inputs = [torch.randn(5, 80), torch.randn(6, 80), torch.randn(6)]
     gm = capture(fn, inputs, static=(1, 2))
     cpp = TARGETS["cpp"]
     after, prologue = rewrite_graph(gm, inputs, cpp.rewrites, cpp.fake_rules)

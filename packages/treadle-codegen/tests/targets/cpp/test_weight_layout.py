@@ -25,7 +25,7 @@ def _mlp(x: torch.Tensor, w1: torch.Tensor, b1: torch.Tensor, w2: torch.Tensor, 
 
 def _inputs() -> list[torch.Tensor]:
     torch.manual_seed(0)
-    return [torch.randn(2, 5, 16), torch.randn(32, 16), torch.randn(32), torch.randn(8, 32), torch.randn(8)]
+    return [torch.randn(2, 5, 80), torch.randn(96, 80), torch.randn(96), torch.randn(8, 96), torch.randn(8)]
 
 
 def test_biases_go_where_a_kernel_of_ours_reads_the_product(tmp_path: Path) -> None:
@@ -57,7 +57,7 @@ def test_a_scaled_addmm_keeps_its_scales(tmp_path: Path) -> None:
     def fn(x: torch.Tensor, w: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
         return torch.addmm(b, x, w.t(), beta=2.0, alpha=0.5).relu()
 
-    inputs = [torch.randn(6, 16), torch.randn(32, 16), torch.randn(32)]
+    inputs = [torch.randn(6, 80), torch.randn(96, 80), torch.randn(96)]
     compiled = _compiled(fn, inputs, (1, 2), tmp_path)
     torch.testing.assert_close(compiled(*inputs)[0], fn(*inputs), rtol=1e-5, atol=1e-5)
 
@@ -67,7 +67,7 @@ def test_one_copy_serves_products_that_share_a_weight(tmp_path: Path) -> None:
         t = w.t()
         return x.mm(t).relu().mm(t).relu()
 
-    inputs = [torch.randn(4, 16), torch.randn(16, 16)]
+    inputs = [torch.randn(5, 80), torch.randn(80, 80)]
     compiled = _compiled(fn, inputs, (1,), tmp_path)
     assert compiled.ir_text.count("static derived") == 1
     torch.testing.assert_close(compiled(*inputs)[0], fn(*inputs), rtol=1e-5, atol=1e-5)
@@ -88,7 +88,14 @@ def test_a_bias_stays_where_the_next_product_reads_the_result(tmp_path: Path) ->
     def fn(x: torch.Tensor, w: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
         return F.linear(F.linear(x, w, b), w, b).relu()
 
-    inputs = [torch.randn(5, 16), torch.randn(16, 16), torch.randn(16)]
+    inputs = [torch.randn(5, 80), torch.randn(80, 80), torch.randn(80)]
     compiled = _compiled(fn, inputs, (1, 2), tmp_path)
     assert compiled.ir_text.count("aten.addmm.out") == 1 and compiled.ir_text.count("aten.mm.out") == 1
     torch.testing.assert_close(compiled(*inputs)[0], fn(*inputs), rtol=1e-5, atol=1e-5)
+
+
+def test_a_small_product_reads_the_weight_as_it_lies(tmp_path: Path) -> None:
+    inputs = [torch.randn(5, 16), torch.randn(32, 16), torch.randn(32)]
+    compiled = _compiled(F.linear, inputs, (1, 2), tmp_path)
+    assert "static derived" not in compiled.ir_text and "extern" not in compiled.ir_text
+    torch.testing.assert_close(compiled(*inputs)[0], F.linear(*inputs), rtol=1e-5, atol=1e-5)
