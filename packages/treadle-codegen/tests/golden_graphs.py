@@ -78,7 +78,9 @@ GRAPHS: dict[str, Callable[[], Graph]] = {
     "reduce_all": _static(lambda x: (x.mean(), x.argmax()), randn(30, 40)),
     "upsample": _static(lambda x: F.interpolate(x, scale_factor=2.0, mode="nearest") + 1, randn(1, 2, 4, 6)),
     "max_pool": _static(lambda x: F.max_pool2d(x, 3, 2, 1).relu(), randn(1, 2, 8, 8)),
-    "attention": _static(_attention, *[randn(2, 20, 24) for _ in range(3)], torch.ones(20, 20, dtype=torch.bool).triu(1)),
+    "attention": _static(
+        _attention, *[randn(2, 20, 24) for _ in range(3)], torch.ones(20, 20, dtype=torch.bool).triu(1)
+    ),
     "small_products": _static(lambda f, p, q: f @ p @ f.t() + q, randn(6, 6), randn(6, 6), randn(6, 6)),
     "dynamic_softmax": _dynamic(lambda x: x.softmax(-1), lambda n, c: [(n, c)], 6, 37),
     "dynamic_mean_pool": _dynamic(lambda x: x.mean((2, 3)), lambda n, h, w: [(n, 8, h, w)], 6, 14, 10),

@@ -350,7 +350,9 @@ def test_ints_that_are_only_values_do_not_lay_memory_out_anew(cache: Path) -> No
     square.meta["val"] = scaled.meta["val"] = both.meta["val"] = x.meta["val"]
     graph.output((both, n))
     gm = torch.fx.GraphModule(torch.nn.Module(), graph)
-    compiled = compile_graph(gm, [torch.ones(80, 80), 7], options=CodegenOptions(cache_dir=cache, verify=True, threads=1))
+    compiled = compile_graph(
+        gm, [torch.ones(80, 80), 7], options=CodegenOptions(cache_dir=cache, verify=True, threads=1)
+    )
     for number in range(-20, 20):
         result, same = compiled(torch.eye(80), number)
         assert same == number

@@ -43,6 +43,8 @@ CASES: dict[str, tuple[Function, tuple[tuple[int, ...], ...]]] = {
     "matrix and vector": (torch.mv, ((7, 9), (9,))),
     "transposed matrix and vector": (lambda w, x: w.t().mv(x), ((9, 7), (9,))),
     "matrix and long vector": (torch.mv, ((50, 256), (256,))),
+    "a gradient": (lambda x, g: x.t().mm(g), ((1001, 3), (1001, 3))),
+    "few long sums": (lambda a, b: a.mm(b.t()), ((4, 333), (4, 333))),
     "vectors": (torch.dot, ((5,), (5,))),
     "long vectors": (torch.dot, ((1001,), (1001,))),
     "conjugate of a real vector": (torch.vdot, ((5,), (5,))),
@@ -84,6 +86,7 @@ def test_as_close_to_float64_as_eager(name: str, dtype: torch.dtype, threads: in
 
 NOT_LOOPS: dict[str, tuple[Function, tuple[tuple[int, ...], ...]]] = {
     "many terms": (torch.mm, ((5, 65), (65, 7))),
+    "long sums": (lambda x, g: x.t().mm(g), ((20000, 3), (20000, 3))),
     "many multiplications": (torch.mm, ((65, 64), (64, 64))),
     "many columns": (torch.mm, ((400, 8), (8, 65))),
     "large matrices in a batch": (torch.bmm, ((3, 17, 8), (3, 8, 17))),

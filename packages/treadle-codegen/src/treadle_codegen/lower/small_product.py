@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import torch
 
+from treadle_codegen.ir.loops import IntLike
 from treadle_codegen.ir.ops import FLOATS, LOW_FLOATS, compute_dtype
 from treadle_codegen.lower.context import Lowering
 from treadle_codegen.lower.indexing import Shape
@@ -32,6 +33,10 @@ _MOST_LOW_MULTIPLICATIONS = 1 << 15  # of 16 bits, which take longer to convert 
 _FEW_TERMS = 16
 _FEW_COLUMNS = 64
 _FEW_ELEMENTS = 256  # of a matrix in a batch
+# A product of so few sums is a reduction, however many terms these have (the gradient of a rotation of points: 3 x 5000 x 3 takes 12 us, 23
+# by `mm`).
+_FEW_SUMS = 16
+_MOST_SUMMED = 1 << 14
 
 
 def small_product(lw: Lowering, left: TensorExpr, right: TensorExpr, dtype: torch.dtype) -> TensorExpr:
@@ -40,13 +45,18 @@ def small_product(lw: Lowering, left: TensorExpr, right: TensorExpr, dtype: torc
     lw.realize(left)
     rows, terms, columns = left.shape[-2], left.shape[-1], right.shape[-1]
     assert isinstance(terms, int)
-    if lw.realize(right).strides[-1] != 1 and 1 not in (rows, columns) and terms > _UNROLLED_TERMS:
+    is_transposed = lw.realize(right).strides[-1] != 1
+    if is_transposed and 1 not in (rows, columns) and terms > _UNROLLED_TERMS and not _has_few_sums(rows, columns):
         right = lw.copy(right)  # sums side by side read neighbours; the copy is less work than the product
     shape = (*left.shape[:-1], columns, terms)
     turned = right.view(permute(right.shape, (*range(batch), batch + 1, batch)))
     factors = [_spread(left, batch + 1, shape), _spread(turned, batch, shape)]
     products = lw.pointwise(_multiply, factors, wide, shape=shape, compute=wide)
     return lw.reduce("sum", products, [batch + 2], dtype=dtype, accumulate=wide)
+
+
+def _has_few_sums(rows: IntLike, columns: IntLike) -> bool:
+    return isinstance(rows, int) and isinstance(columns, int) and rows * columns <= _FEW_SUMS
 
 
 def _spread(factor: TensorExpr, dim: int, shape: Shape) -> TensorExpr:
@@ -75,6 +85,8 @@ def why_not_small(left: Shape, right: Shape, dtype: torch.dtype) -> str | None:
         is_small = isinstance(rows, int) and rows * columns <= _FEW_ELEMENTS
         return None if is_small and terms <= (_FEW_TERMS // 2 if is_low else _FEW_TERMS) else "large matrices"
     if terms <= _FEW_TERMS and columns <= _FEW_COLUMNS and not is_low:
+        return None
+    if _has_few_sums(rows, columns) and terms <= _MOST_SUMMED:
         return None
     most = _MOST_LOW_MULTIPLICATIONS if is_low else _MOST_MULTIPLICATIONS
     is_small = isinstance(rows, int) and terms <= _MOST_TERMS and rows * terms * columns <= most
