@@ -19,7 +19,7 @@ from typing import Any, Protocol
 import torch
 from torch import fx
 
-from treadle_shapes.torch import is_transforming, raw_expr, unwrapped
+from treadle_shapes.torch import is_transforming, quick_checks, raw_expr, unwrapped
 
 from .asserts import is_assert
 from .bodies import body_runner, call_function_transform, is_function_transform
@@ -66,7 +66,8 @@ def functionalisation() -> Iterator[None]:
     """The C++ functionalisation layer, with views replayed as views."""
     torch._enable_functionalization(reapply_views=True)
     try:
-        yield
+        with quick_checks():
+            yield
     finally:
         torch._disable_functionalization()
 

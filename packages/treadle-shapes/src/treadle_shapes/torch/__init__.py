@@ -13,6 +13,7 @@ from __future__ import annotations
 from treadle_shapes.sym_node import BOOL_BINARY, BOOL_UNARY, FLOAT_BINARY, FLOAT_UNARY, INT_BINARY, INT_UNARY
 from treadle_shapes.torch.autograd_state import undisturbed
 from treadle_shapes.torch.begun_histories import begin_history, is_at_beginning
+from treadle_shapes.torch.checked_writes import quick_checks
 from treadle_shapes.torch.descriptions import NotDescribed, described
 from treadle_shapes.torch.fake_call_cache import FakeCallCache
 from treadle_shapes.torch.fake_registration import register_fake
@@ -106,6 +107,7 @@ __all__ = [
     "operator",
     "outside_transforms",
     "preserved_operators",
+    "quick_checks",
     "raw_expr",
     "register_fake",
     "run_for_metadata",

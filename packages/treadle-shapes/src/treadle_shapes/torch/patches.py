@@ -1,6 +1,6 @@
 """Every change that Treadle makes to PyTorch's internals. Needs torch.
 
-`PATCHES` lists them. The first `fake_mode()` or `fake_shape_env()` makes all but the last one; no import does. Each acts for Treadle's fake
+`PATCHES` lists them. The first `fake_mode()` or `fake_shape_env()` makes all but the last two; no import does. Each acts for Treadle's fake
 modes and symbolic numbers only and calls PyTorch's own code for all others. A torch.compile in the same process makes the same graphs with
 and without Treadle (integration-tests/test_torch_compile_unaffected.py).
 
@@ -153,6 +153,16 @@ PATCHES = (
         why=(
             "PyTorch's Python dispatcher decomposes interpolations, and its dropout draws where all is dropped. "
             "`preserved.preserved_operators` prevents both while tracing."
+        ),
+        releases="2.11 to 2.13",
+        install=None,
+    ),
+    Patch(
+        name="checks of in-place operators",
+        changes="torch.ops.aten.hardswish_",
+        why=(
+            "Functionalisation runs each in-place operator on tensors without elements, where Python kernels take up to 1 ms. "
+            "`checked_writes.quick_checks` answers for those of which one can tell that they find nothing, while tracing."
         ),
         releases="2.11 to 2.13",
         install=None,
