@@ -35,6 +35,7 @@ from typing import Any
 
 import torch
 
+from treadle_codegen.ir.value_class import value_class
 from treadle_shapes.expr import BoolExpr, Expr, Node, Symbol, children
 from treadle_shapes.floats import FloatExpr
 
@@ -53,7 +54,7 @@ class BufferKind(Enum):
     OUTPUT = "output"  # fresh memory on every call, handed to the caller
 
 
-@dataclass(frozen=True, slots=True)
+@value_class
 class Buffer:
     """A strided region of memory: `shape`, `strides` and `offset` in elements, `dtype` as torch names it.
 
@@ -69,7 +70,7 @@ class Buffer:
     opaque: bool = False  # memory in a layout only externs understand (packed weights): passed on whole
 
 
-@dataclass(frozen=True, slots=True)
+@value_class
 class View:
     """A strided view of a buffer as an argument of an `Extern` or an output of the program; offset from the buffer's own first element."""
 
@@ -79,7 +80,7 @@ class View:
     offset: IntLike = 0
 
 
-@dataclass(frozen=True, slots=True)
+@value_class
 class Axis:
     """One loop `for symbol in range(extent)`."""
 
@@ -87,7 +88,7 @@ class Axis:
     extent: IntLike
 
 
-@dataclass(frozen=True, slots=True)
+@value_class
 class Load:
     """Where a `load` reads: `buffer[index]` (index in elements from the buffer's first); `other` is the value when `mask` is false."""
 
@@ -95,7 +96,7 @@ class Load:
     index: IntLike
 
 
-@dataclass(frozen=True, slots=True)
+@value_class
 class Store:
     """Where a `store` writes; `mode` is None for the first value of an element, "overwrite" where other steps may have written or read
     the element before, or "add"."""
@@ -105,7 +106,7 @@ class Store:
     mode: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@value_class
 class Instr:
     """One SSA instruction. `op` is a key of `ir.ops.OPS`; `args` are indices of earlier instructions.
 
@@ -127,7 +128,7 @@ class Instr:
     attr: Any = None
 
 
-@dataclass(frozen=True, slots=True)
+@value_class
 class Loop:
     """A loop nest; see the module docstring for its contract."""
 

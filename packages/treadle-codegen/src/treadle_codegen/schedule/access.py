@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
 from treadle_codegen.ir.loops import Axis, Extern, Instr, IntLike, Load, Loop, Step, Store, View, load_of
+from treadle_codegen.ir.value_class import value_class
 from treadle_shapes.expr import (
     Expr,
     Node,
@@ -22,7 +22,7 @@ from treadle_shapes.expr import (
 from treadle_shapes.layouts import nested_extent
 
 
-@dataclass(frozen=True, slots=True)
+@value_class
 class Access:
     """One memory access of a loop: `index` is None when it depends on data (indirect)."""
 

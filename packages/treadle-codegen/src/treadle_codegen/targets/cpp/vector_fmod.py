@@ -16,7 +16,7 @@ import torch
 from treadle_codegen.targets.cpp.vector_math import instruction_sets, vector_forms
 
 _LETTERS = {torch.float64: "d", torch.float32: "f", torch.float16: "f", torch.bfloat16: "f"}
-_USE = re.compile(r"\bvector_fmod_([df])\(")
+_USE = re.compile(r"vector_fmod_(?<!\wvector_fmod_)([df])\(")  # begins with letters, as in `vector_math`
 
 _LANES = """
 // x - trunc(x / y) * y. A quotient below 2^LIMIT is its rounded value or one less, and both remainders are exact.

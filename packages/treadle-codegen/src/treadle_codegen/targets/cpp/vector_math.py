@@ -33,7 +33,8 @@ FUNCTIONS: dict[str, tuple[int, str]] = {
 }
 _WIDTHS = {"d": {"avx512f": 8, "avx2": 4}, "f": {"avx512f": 16, "avx2": 8}}
 _LETTERS = {torch.float64: "d", torch.float32: "f", torch.float16: "f", torch.bfloat16: "f"}
-_USE = re.compile(r"\bsleef_([a-z0-9]+)_([df])\(")
+# Begins with letters, which `re` looks for a hundred times as fast as for `\b`.
+_USE = re.compile(r"sleef_(?<!\wsleef_)([a-z0-9]+)_([df])\(")
 _NAMES, _POINTERS = "treadle_sleef_names", "treadle_sleef"
 
 _HEAD = """
