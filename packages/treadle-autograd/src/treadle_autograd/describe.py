@@ -184,7 +184,8 @@ def why_not_same_metadata(inputs: Inputs) -> str | None:
             return "the sizes or strides of an input are changed in place"
         if tuple(wrapper.size()) != tuple(fake.size()) or wrapper.dtype != fake.dtype:
             return "the sizes or strides of an input are changed in place"
-        if _geometry(fake) != inputs.given.get(id(fake), _geometry(fake)):
+        given = inputs.given.get(id(fake))
+        if given is not None and _geometry(fake) != given:
             return "an input is resized"
     return None
 

@@ -95,16 +95,16 @@ class FunctionalTrace:
     def _add_attributes(self) -> None:
         by_identity: dict[int, torch.Tensor] = {}
         for node in self.gm.graph.nodes:
-            if node.op != "get_attr" or node.target in self.attributes:
+            if node.op != "get_attr" or (target := str(node.target)) in self.attributes:
                 continue
-            value = attrgetter(str(node.target))(self.gm)
+            value = attrgetter(target)(self.gm)
             if isinstance(value, torch.Tensor):
                 if id(value) not in by_identity:
                     fake = fake_like(self.mode, value)
-                    graph_node = self.recorded.add_static(str(node.target).replace(".", "_"), value, fake)
+                    graph_node = self.recorded.add_static(target.replace(".", "_"), value, fake)
                     by_identity[id(value)] = self.bind_input(graph_node, fake, value)
                 value = by_identity[id(value)]
-            self.attributes[str(node.target)] = value
+            self.attributes[target] = value
 
     def _add_call_inputs(self, example_inputs: Sequence[Any]) -> list[Any]:
         arguments: list[Any] = []

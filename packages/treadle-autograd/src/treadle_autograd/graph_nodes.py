@@ -8,6 +8,7 @@ the attribute; neither arguments nor `meta` matter to that table.
 from __future__ import annotations
 
 import functools
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -38,5 +39,5 @@ _set = object.__setattr__
 
 @functools.lru_cache(maxsize=1024)
 def _name_of(target: Callable[..., Any]) -> str:
-    """The name that `fx.Graph` gives to the first call of `target`."""
-    return fx.Graph()._target_to_str(target)
+    """The name that `fx.Graph` gives to the first call of `target`, in characters that need not be replaced for each node."""
+    return re.sub(r"[^0-9a-zA-Z_]+", "_", fx.Graph()._target_to_str(target))

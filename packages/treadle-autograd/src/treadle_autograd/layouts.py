@@ -99,15 +99,20 @@ def _by_stride(size: Sequence[int], strides: Sequence[int]) -> list[int]:
     return sorted(range(len(size)), key=lambda d: (-strides[d], d))
 
 
+# Most arguments. `isinstance` takes long for classes of `collections.abc`.
+_WITHOUT_TENSORS = frozenset({type(None), bool, int, float, str, torch.dtype, torch.device})
+
+
 def tensors_in(value: Any) -> Iterator[torch.Tensor]:
     """The tensors among values, nested in lists, tuples and mappings."""
     if isinstance(value, torch.Tensor):
         yield value
-    elif isinstance(value, Mapping):
-        yield from tensors_in(tuple(value.values()))
     elif isinstance(value, (list, tuple)):
         for item in value:
-            yield from tensors_in(item)
+            if type(item) not in _WITHOUT_TENSORS:
+                yield from tensors_in(item)
+    elif isinstance(value, Mapping):
+        yield from tensors_in(tuple(value.values()))
 
 
 def shares_elements(tensor: torch.Tensor) -> bool:

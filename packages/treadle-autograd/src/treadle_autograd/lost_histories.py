@@ -111,7 +111,7 @@ def why_history_is_lost(
         if node.op == "placeholder":
             if place in primals:
                 with_history.add(node)
-        elif any(used in with_history for used in node.all_input_nodes):
+        elif not with_history.isdisjoint(node.all_input_nodes):
             if node.meta.get("inside_call") and _depends_on_elements(node):
                 return f"{node.name} is computed with gradients off inside a call"
             if not node.meta.get("no_grad") and node.target is not _DETACH and _may_have_history(node):

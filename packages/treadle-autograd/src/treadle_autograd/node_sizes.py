@@ -10,12 +10,12 @@ from torch import fx
 
 from treadle_shapes.torch import env_of, raw_expr
 
-_SYMBOLIC = (torch.SymInt, torch.SymFloat, torch.SymBool)
+_NUMBERS = (torch.SymInt, torch.SymFloat, torch.SymBool, int, float, bool)
 
 
 def is_number(node: fx.Node) -> bool:
     """Whether the node's value is a plain or symbolic number."""
-    return isinstance(node.meta.get("val"), (*_SYMBOLIC, int, float, bool))
+    return isinstance(node.meta.get("val"), _NUMBERS)
 
 
 def shape_of(node: fx.Node) -> tuple[int, ...]:

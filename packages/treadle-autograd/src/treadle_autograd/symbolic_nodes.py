@@ -51,6 +51,8 @@ class SymbolicNodes:
 
     def bind_sizes(self, tensor: torch.Tensor, node: fx.Node) -> None:
         """Declare the symbols that are sizes or strides of `tensor`, which `node` computes."""
+        if not tensor._has_symbolic_sizes_strides:  # type: ignore[attr-defined]
+            return
         places: list[Any] = [(aten.sym_size.int, (dim,), size) for dim, size in enumerate(tensor.size())]
         places += [(aten.sym_stride.int, (dim,), stride) for dim, stride in enumerate(tensor.stride())]
         for function, arguments, value in places:

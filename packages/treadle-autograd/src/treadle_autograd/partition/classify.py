@@ -99,8 +99,8 @@ def is_view(node: fx.Node) -> bool:
 
 def viewed(node: fx.Node) -> fx.Node:
     """The node whose memory a view shows; other nodes themselves."""
-    while is_view(node) and node.all_input_nodes:
-        node = node.all_input_nodes[0]
+    while is_view(node) and (inputs := node.all_input_nodes):
+        node = inputs[0]
     return node
 
 
@@ -142,25 +142,25 @@ def classify(joint: JointTrace) -> Classes:
     tangents = [node for node in nodes if node.op == "placeholder"][joint.n_primals :]
     backward: set[fx.Node] = set(tangents)
     for node in nodes[:-1]:
-        if any(used in backward for used in node.all_input_nodes) or _is_effect_of_backward(node):
+        if not backward.isdisjoint(node.all_input_nodes) or _is_effect_of_backward(node):
             backward.add(node)
     from_statistics = add_rules(joint.graph, backward)
     nodes = list(joint.graph.nodes)
     results: Any = output.args[0]
     gradients = [item for item in results[joint.n_outputs :] if isinstance(item, fx.Node)]
-    readers = [used for node in nodes[:-1] if node in backward for used in node.all_input_nodes]
-    needed = {node for node in (*readers, *gradients) if node not in backward}
+    readers = set[fx.Node]().union(*[node.all_input_nodes for node in nodes[:-1] if node in backward])
+    needed = readers.union(gradients) - backward
     order = tuple(node for node in nodes[:-1] if node not in backward)
     given = [node for node in results[: joint.n_outputs] if isinstance(node, fx.Node)]
     visible = {node for node in nodes if node.op == "placeholder"} | set(map(viewed, given))
     interior = frozenset(node for node in order if _is_interior(node, given))
     results = frozenset(
         node
-        for node in order
+        for node in (order if interior else ())
         if node not in interior
         and not node.meta.get("of_backward")
         and not is_number(node)
-        and any(used in interior for used in node.all_input_nodes)
+        and not interior.isdisjoint(node.all_input_nodes)
     )
     return Classes(
         joint, frozenset(backward), frozenset(needed), frozenset(visible), order, interior, results, from_statistics

@@ -155,12 +155,23 @@ def tangents_of(joint: JointTrace) -> list[fx.Node]:
 
 def _reads(joint: JointTrace, gradients: Sequence[Any]) -> tuple[frozenset[int] | None, ...]:
     """The numbers of the tangents below each gradient."""
-    below: dict[fx.Node, frozenset[int]] = {node: frozenset([k]) for k, node in enumerate(tangents_of(joint))}
-    nothing: frozenset[int] = frozenset()
+    tangents = tangents_of(joint)
+    bits = {
+        node: 1 << k for k, node in enumerate(tangents)
+    }  # sets of numbers as ints; nodes below no tangent are left out
     for node in joint.graph.nodes:
-        if node not in below:
-            below[node] = nothing.union(*[below[used] for used in node.all_input_nodes])
-    return tuple(below[node] if isinstance(node, fx.Node) else None for node in gradients)
+        if node not in bits:
+            found = 0
+            for used in node.all_input_nodes:
+                found |= bits.get(used, 0)
+            if found:
+                bits[node] = found
+
+    def numbers(node: fx.Node) -> frozenset[int]:
+        found = bits.get(node, 0)
+        return frozenset(k for k in range(len(tangents)) if found >> k & 1)
+
+    return tuple(numbers(node) if isinstance(node, fx.Node) else None for node in gradients)
 
 
 def _is_leaf(node: fx.Node) -> bool:

@@ -228,6 +228,8 @@ class FakeCallCache:
         position = _position(result, tensors)
         if position is not None:
             return Argument(position)
+        if result.requires_grad:  # `_make` gives a tensor without a history
+            raise Unknown
         entry = self._tensor_entry(result, tensors)
         if self._metadata(self._make(entry, tensors)) != self._metadata(result):
             raise Unknown
@@ -293,7 +295,10 @@ def _value(n: Any) -> Any:
 
 
 def _position(tensor: torch.Tensor, tensors: Sequence[torch.Tensor]) -> int | None:
-    return next((position for position, other in enumerate(tensors) if other is tensor), None)
+    for position, other in enumerate(tensors):
+        if other is tensor:
+            return position
+    return None
 
 
 def storage_of(t: torch.Tensor) -> int:

@@ -110,7 +110,7 @@ class StaticCalls(FakeCallCache):
         raise Unknown
 
     def _metadata(self, t: FakeTensor) -> tuple[Any, ...]:
-        if t._has_symbolic_sizes_strides or t.is_inference():  # type: ignore[attr-defined]
+        if t._has_symbolic_sizes_strides:  # type: ignore[attr-defined]
             raise Unknown
         rest = super()._metadata(t)
         memory = t.untyped_storage().nbytes()  # `as_strided` reads beyond its argument as far as there is memory
