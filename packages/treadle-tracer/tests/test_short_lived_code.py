@@ -4,9 +4,9 @@ import collections
 import gc
 
 import torch
-import treadle_frame
 from compile_runs import run_graph
 
+import treadle_frame
 from treadle_tracer.compile import compile_handler
 from treadle_tracer.short_lived_code import ShortLivedCode
 
