@@ -40,6 +40,7 @@ from .output.size_one import check_size_one
 from .output.size_ranges import size_program
 from .output.tensor_check import why_global_state_unfit
 from .room import is_out_of_room, room_to_recurse
+from .short_lived_code import ShortLivedCode
 from .skips import Skip, SkipKind, skips_callees, why_no_tensors, why_not_trace
 from .unprofitable import end_trial, judge, put_on_trial, reconsider
 
@@ -99,6 +100,7 @@ class FrameCompiler:
         self._lock = _LOCK
         # By identity, because equal code objects are different places for entries. Weakly, because entries hold graphs and parameters.
         self._states: MutableMapping[CodeType, CodeState] = WeakIdKeyDictionary()
+        self._short_lived = ShortLivedCode()
         stance.register(self)
 
     def add_root(self, code: CodeType) -> None:
@@ -122,6 +124,7 @@ class FrameCompiler:
         with self._lock:
             for state in self._states.values():
                 state.forget_calls()
+            self._short_lived.forget()
             forget_continuations()
 
     def set_entries_aside(self) -> None:
@@ -156,6 +159,10 @@ class FrameCompiler:
             return treadle_frame.RUN_ONCE
         if stance.current() == "force_eager":
             return treadle_frame.RUN_ONCE
+        if state is None:
+            if self._short_lived.holds(code):
+                return treadle_frame.SKIP
+            self._short_lived.watch(code)
         state = self._state_of(code)
         if not is_root and why_no_tensors(code, frame.locals, frame.globals, frame.closure or ()):
             state.tensorless_calls += 1

@@ -165,6 +165,7 @@ class Tracer:
         self.dispatches = 0
         self.dispatched: list[Any] = []
         self.grad_mode_uses = 0
+        self.differentiated: list[Any] = []
         self.speculation: Speculates | None = None
         self.failed_joins: collections.Counter[tuple[int, int]] = collections.Counter()
         self.deleted = DELETED

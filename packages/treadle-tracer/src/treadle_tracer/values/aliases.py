@@ -98,9 +98,12 @@ def _changed(tx: TraceContext) -> list[Value]:
 
 
 def _guard_own_dicts(tx: TraceContext, changed: list[Value], outside: list[Value]) -> None:
-    """A dict that the trace knows by itself may be the `__dict__` of an object that it knows, too. One of the two is changed."""
-    written = {id(value) for value in changed}
-    dicts = [value for value in outside if value.python_type() is dict]
+    """A dict that the trace knows by itself may be the `__dict__` of an object that it knows, too. One of the two is changed.
+
+    The two may be one object (`self.__dict__ = self`).
+    """
+    written = {id(value) for value in changed} | {id(getattr(value, "owner", value)) for value in changed}
+    dicts = [value for value in outside if is_subtype(value.python_type(), dict)]
     owned = [(value, source) for value in outside if (source := _own_dict_source(value)) is not None]
     owners: dict[int, list[tuple[Value, Source]]] = {}
     for value, source in owned:
@@ -174,6 +177,6 @@ def _guard_scopes(tx: TraceContext, changed: list[Value], outside: list[Value]) 
 
 def _own_dict_source(value: Value) -> Source | None:
     obj: Any = getattr(value, "obj", None)
-    if obj is None or isinstance(value, ConcreteValue) or value.source is None or type(own_dict(obj)) is not dict:
+    if obj is None or isinstance(value, ConcreteValue) or value.source is None or not isinstance(own_dict(obj), dict):
         return None
     return OwnDictSource(value.source)

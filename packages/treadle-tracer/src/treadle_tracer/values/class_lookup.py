@@ -174,6 +174,14 @@ def instance_may_change_class(cls: type) -> bool:
     return class_may_change(cls) or is_subtype(cls, types.ModuleType)
 
 
+def is_slot_of(raw: Any, name: str) -> bool:
+    """Whether a special method is the one that a class implemented in C has under this name, such as `object.__setattr__`.
+
+    A class may give a method of another name (`__setattr__ = dict.__setitem__`).
+    """
+    return isinstance(raw, types.WrapperDescriptorType) and raw.__name__ == name
+
+
 def is_data_descriptor(tx: LooksUp, raw: Any) -> bool:
     """Whether a raw class attribute takes what is stored under its name, in place of the instance dict."""
     cls = type(raw)

@@ -28,6 +28,7 @@ from treadle_tracer.values.class_lookup import (
     class_may_change,
     goes_before_instance,
     instance_dict_source,
+    is_slot_of,
     lookup,
     lookup_owner,
     lookup_with_owner,
@@ -119,9 +120,9 @@ class ObjectValue(Value):
 
     def get_attr(self, tx: TraceContext, name: str) -> Value:
         getter = lookup(tx, self.cls, "__getattribute__")
-        if isinstance(getter, types.FunctionType):
+        if not is_slot_of(getter, "__getattribute__"):
             try:
-                return tx.inline(tx.wrap_known(getter), [self, Constant(name)], {})
+                return tx.bind(self, getter, "__getattribute__").call(tx, [Constant(name)], {})
             except Raised as raised:
                 return self.fallback_attr(tx, name, raised)
         return self.generic_attr(tx, name)
@@ -216,10 +217,10 @@ class ObjectValue(Value):
 
     def set_attr(self, tx: TraceContext, name: str, value: Value) -> None:
         setter = lookup(tx, self.cls, "__setattr__")
-        if isinstance(setter, types.FunctionType):
-            tx.inline(tx.wrap_known(setter), [self, Constant(name), value], {})
-            return
-        store_attribute(tx, self, name, value)
+        if is_slot_of(setter, "__setattr__"):
+            store_attribute(tx, self, name, value)
+        else:
+            tx.bind(self, setter, "__setattr__").call(tx, [Constant(name), value], {})
 
     def realise_dict_item(self, tx: TraceContext, name: str) -> None:
         """Called before a store. A store does not depend on the present value, so nothing is guarded."""
@@ -229,10 +230,10 @@ class ObjectValue(Value):
 
     def del_attr(self, tx: TraceContext, name: str) -> None:
         deleter = lookup(tx, self.cls, "__delattr__")
-        if isinstance(deleter, types.FunctionType):
-            tx.inline(tx.wrap_known(deleter), [self, Constant(name)], {})
-            return
-        delete_attribute(tx, self, name)
+        if is_slot_of(deleter, "__delattr__"):
+            delete_attribute(tx, self, name)
+        else:
+            tx.bind(self, deleter, "__delattr__").call(tx, [Constant(name)], {})
 
     # ---- protocols: the class's own methods first, then the built-in part
 
@@ -452,7 +453,8 @@ def _bind_cached_property(tx: TraceContext, owner: Value, raw: Any, name: str) -
 
 
 def _bind_builtin(tx: TraceContext, owner: Value, raw: Any, name: str) -> Value:
-    return Method(owner, name, raw)
+    """A method implemented in C under its own name, whatever the class calls it: `__getattr__ = dict.get`."""
+    return Method(owner, raw.__name__, raw)
 
 
 def _bind_slot(tx: TraceContext, owner: Value, raw: Any, name: str) -> Value:

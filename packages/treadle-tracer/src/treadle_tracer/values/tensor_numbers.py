@@ -179,13 +179,26 @@ def _is_position(tx: TraceContext, key: Value) -> bool:
 
 
 def with_known_scalars(tx: TraceContext, key: Value) -> Value:
-    """A key with ints in place of NumPy's integers that follow from constants: a tensor takes them for ints."""
-    if isinstance(key, TupleValue) and any(isinstance(part, ArrayValue) for part in key.items):
+    """A key with ints in place of NumPy's integers, and of tensors that bound slices, where they follow from constants.
+
+    PyTorch takes both for ints, and reads the tensors' numbers when it makes the call.
+    """
+    if isinstance(key, TupleValue) and any(isinstance(part, (ArrayValue, SliceValue)) for part in key.items):
         return TupleValue([with_known_scalars(tx, part) for part in key.items])
+    if isinstance(key, SliceValue) and any(isinstance(part, TensorValue) for part in key.parts):
+        return make_slice([_known_bound(tx, part) for part in key.parts])
     if not isinstance(key, ArrayValue) or not key.is_scalar or key.dtype.kind not in "iu":
         return key
     known = known_number(tx, key.tensor.known_node)
     return key if known is None else Constant(known)
+
+
+def _known_bound(tx: TraceContext, part: Value) -> Value:
+    """A number in place of an integer tensor that follows from constants."""
+    if not isinstance(part, TensorValue) or part.fake.is_floating_point() or part.fake.is_complex():
+        return part
+    known = known_number(tx, part.known_node)
+    return part if known is None else Constant(operator.index(known))
 
 
 def _without_tensors(tx: TraceContext, key: Value) -> Value:

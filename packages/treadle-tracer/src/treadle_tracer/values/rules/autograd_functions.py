@@ -286,8 +286,25 @@ class _Call:
             uses = self.tx.grad_mode_uses
             found[defined, False] = self.body(outputs, saved, defined, grad_mode=False)
             if self.tx.grad_mode_uses > uses and not self.is_once:
-                found[defined, True] = self.body(outputs, saved, defined, grad_mode=True)
+                with self.differentiated():
+                    found[defined, True] = self.body(outputs, saved, defined, grad_mode=True)
         return found
+
+    @contextmanager
+    def differentiated(self) -> Iterator[None]:
+        """Inside, the backward body is traced for gradients of its own.
+
+        A function whose gradient is made of itself (`Sin` and `Cos` that apply each other) has derivatives of all orders, and each would
+        be traced inside the one before.
+        """
+        cls = self.cls_value.constant()
+        if cls in self.tx.differentiated:
+            raise self.refuse("its gradients apply it again, and so do theirs")
+        self.tx.differentiated.append(cls)
+        try:
+            yield
+        finally:
+            self.tx.differentiated.pop()
 
     def body(self, outputs: Sequence[Any], saved: Sequence[Value], defined: tuple[bool, ...], grad_mode: bool) -> Body:
         """Trace the backward body and take its calls out of the graph."""
