@@ -12,6 +12,7 @@ import pytest
 import torch
 import torch.nn.functional as F  # noqa: N812 (the name everybody knows)
 from aten_capture import capture
+from compiled_modules import compile_module
 from torch import nn
 
 from treadle_codegen import CodegenOptions, CompiledGraph, compile_graph
@@ -41,26 +42,6 @@ def _randomise(module: nn.Module) -> None:
                 tensor.uniform_(0.5, 1.5)
             elif tensor.is_floating_point():
                 tensor.normal_()
-
-
-def compile_module(
-    module: nn.Module, x: torch.Tensor, cache: Path, **options: Any
-) -> tuple[CompiledGraph, list[torch.Tensor]]:
-    """The module's evaluation graph with its parameters as static inputs: (compiled, parameters in order)."""
-    state = dict(module.named_parameters()) | dict(module.named_buffers())
-    names = list(state)
-
-    def run(*args: torch.Tensor) -> Any:
-        return torch.func.functional_call(module, dict(zip(names, args, strict=False)), (args[-1],))
-
-    tensors = [*state.values()]
-    with torch.no_grad():
-        gm = capture(run, [*tensors, x])
-    for node in list(gm.graph.nodes)[: len(names)]:
-        node.meta["static_input"] = True
-    return compile_graph(
-        gm, [*tensors, x], options=CodegenOptions(cache_dir=cache, threads=1, verify=True, **options)
-    ), tensors
 
 
 def _externs(compiled: CompiledGraph) -> str:
@@ -239,7 +220,7 @@ _SHAPES: dict[str, tuple[Callable[[], list[nn.Module]], tuple[int, ...]]] = {
 def test_rows_volumes_and_transposed_convolutions(name: str, dtype: torch.dtype, batch: int, tmp_path: Path) -> None:
     torch.manual_seed(5)
     layers, shape = _SHAPES[name]
-    module, x = nn.Sequential(*layers()).eval(), torch.randn(batch, *shape)
+    module, x = nn.Sequential(nn.Tanh(), *layers(), nn.Tanh()).eval(), torch.randn(batch, *shape)
     for norm in (m for m in module if "BatchNorm" in type(m).__name__):
         _randomise(norm)
     module, x = module.to(dtype), x.to(dtype)
@@ -280,8 +261,9 @@ class _RowShortcut(nn.Module):
         self.norm = nn.LayerNorm(16)
 
     def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        x = x.tanh()
         y = F.relu(self.conv(x) + x)
-        return y, self.norm(y.transpose(1, 2))
+        return y * 2, self.norm(y.transpose(1, 2))
 
 
 @torch.no_grad()
@@ -366,7 +348,7 @@ def test_symbolic_sizes_are_packed_too(
 def test_symbolic_rows_volumes_and_transposed_convolutions(name: str, tmp_path: Path) -> None:
     torch.manual_seed(8)
     layers, shape = _SHAPES[name]
-    module, x = nn.Sequential(*layers()).eval(), torch.randn(3, *shape)
+    module, x = nn.Sequential(nn.Tanh(), *layers(), nn.Tanh()).eval(), torch.randn(3, *shape)
     gm, state, env = dynamic_graph(module, x, (0, x.dim() - 1))
     guards = len(env.guards)
     compiled = compile_graph(gm, [*state, x], options=CodegenOptions(cache_dir=tmp_path, threads=1, verify=True))

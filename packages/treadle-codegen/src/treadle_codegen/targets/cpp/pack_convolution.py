@@ -16,7 +16,6 @@ Rows are images of height 1:
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -34,6 +33,7 @@ from treadle_codegen.rewrite.relayout import (
     why_not_relayout,
 )
 from treadle_codegen.rewrite.static import static_nodes
+from treadle_codegen.targets.cpp.packing_gain import is_image, multiply_adds, why_not_pack_together
 
 aten = torch.ops.aten
 CONVOLUTION = aten.convolution.default
@@ -123,6 +123,8 @@ def pack_convolutions(graph: fx.Graph, mode: FakeTensorMode) -> int:
         return 0
     static = static_nodes(graph)
     chosen = [n for n in graph.nodes if n.target is CONVOLUTION and why_not_pack(n, static) is None]
+    if why_not_pack_together([n for n in chosen if not is_image(n)]) is not None:
+        chosen = list(filter(is_image, chosen))
     output = graph.output_node()
     if not chosen or why_not_relayout(output) is not None:
         return 0
@@ -156,9 +158,7 @@ def why_not_pack(conv: fx.Node, static: set[fx.Node]) -> str | None:
         return "an empty tensor"
     if transposed and conv.args[8] != 1 and weight.meta["val"].shape[0] // conv.args[8] < _NARROWEST_TRANSPOSED_GROUP:
         return "transposed, in groups of few channels"
-    points = sizes[value.dim() :] if transposed else sizes[: value.dim()]
-    work = math.prod(points) * weight.meta["val"][0].numel()  # type: ignore[arg-type]
-    return "too little work" if work < _MIN_WORK else None
+    return "too little work" if multiply_adds(conv) < _MIN_WORK else None
 
 
 def _pack(graph: fx.Graph, conv: fx.Node, mode: FakeTensorMode) -> fx.Node:
