@@ -44,8 +44,8 @@ def why_not_fold(norm: fx.Node, static: set[fx.Node]) -> str | None:
         return "its argument is not a convolution's result"
     if len(conv.users) != 1:
         return "the convolution's result is used elsewhere"
-    if conv.args[6]:
-        return "the convolution is transposed"
+    if conv.args[6] and conv.args[8] != 1:
+        return "the convolution is transposed and in groups, each with output channels of its own"
     if any(isinstance(p, fx.Node) and p not in static for p in (*parameters, conv.args[1], conv.args[2])):
         return "a parameter is computed from inputs"
     if parameters[2] is None or parameters[3] is None:
@@ -76,7 +76,8 @@ def _fold(graph: fx.Graph, norm: fx.Node, mode: FakeTensorMode) -> None:
         if beta is not None:
             shift = call(aten.add.Tensor, shift, beta)
         dims = len(weight.meta["val"].shape)  # type: ignore[union-attr]
-        column = call(aten.view.default, scale, [channels] + [1] * (dims - 1))
+        along = [1, channels] if conv.args[6] else [channels, 1]  # a transposed weight has the input's channels first
+        column = call(aten.view.default, scale, along + [1] * (dims - 2))
         new_weight = call(aten.mul.Tensor, weight, column)
         new_conv = call(CONVOLUTION, conv.args[0], new_weight, shift, *conv.args[3:])
     for user in list(norm.users):

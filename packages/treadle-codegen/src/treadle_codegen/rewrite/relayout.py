@@ -13,6 +13,8 @@ from treadle_codegen.lower.indexing import Shape, as_shape, is_dense, same_strid
 from treadle_codegen.rewrite.propagate import insert_call
 
 aten = torch.ops.aten
+MEMORY_FORMATS = {4: torch.channels_last, 5: torch.channels_last_3d}
+"""Number of dimensions -> the layout whose channels are neighbours in memory."""
 
 
 def why_not_relayout(output: fx.Node) -> str | None:
@@ -26,19 +28,14 @@ def why_not_relayout(output: fx.Node) -> str | None:
 
 def channels_last(graph: fx.Graph, x: fx.Node, like: fx.Node, mode: FakeTensorMode) -> fx.Node:
     """A channels-last copy of a tensor, for the node `like`, before which it is inserted."""
-    node = insert_call(graph, mode, like, _to_channels_last, x)
-    node.target, node.kwargs = aten.clone.default, {"memory_format": torch.channels_last}
-    return node
-
-
-def _to_channels_last(x: torch.Tensor) -> torch.Tensor:
-    return aten.clone.default(x, memory_format=torch.channels_last)
+    memory_format = MEMORY_FORMATS[x.meta["val"].dim()]
+    return insert_call(graph, mode, like, aten.clone.default, x, memory_format=memory_format)
 
 
 def drop_needless_copies(graph: fx.Graph, readers: Collection[Any]) -> None:
     """Remove channels-last copies of what is channels-last already, if only operators `readers` read them."""
     for node in list(graph.nodes):
-        if node.target is aten.clone.default and node.kwargs.get("memory_format") is torch.channels_last:
+        if node.target is aten.clone.default and node.kwargs.get("memory_format") in MEMORY_FORMATS.values():
             source = node.args[0]
             if all(u.target in readers for u in node.users) and _dense_as(source, node):
                 node.replace_all_uses_with(source)

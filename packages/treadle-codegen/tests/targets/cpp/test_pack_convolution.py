@@ -12,6 +12,7 @@ import pytest
 import torch
 import torch.nn.functional as F  # noqa: N812 (the name everybody knows)
 from aten_capture import capture
+from compiled_modules import compile_module
 from torch import nn
 
 from treadle_codegen import CodegenOptions, CompiledGraph, compile_graph
@@ -41,26 +42,6 @@ def _randomise(module: nn.Module) -> None:
                 tensor.uniform_(0.5, 1.5)
             elif tensor.is_floating_point():
                 tensor.normal_()
-
-
-def compile_module(
-    module: nn.Module, x: torch.Tensor, cache: Path, **options: Any
-) -> tuple[CompiledGraph, list[torch.Tensor]]:
-    """The module's evaluation graph with its parameters as static inputs: (compiled, parameters in order)."""
-    state = dict(module.named_parameters()) | dict(module.named_buffers())
-    names = list(state)
-
-    def run(*args: torch.Tensor) -> Any:
-        return torch.func.functional_call(module, dict(zip(names, args, strict=False)), (args[-1],))
-
-    tensors = [*state.values()]
-    with torch.no_grad():
-        gm = capture(run, [*tensors, x])
-    for node in list(gm.graph.nodes)[: len(names)]:
-        node.meta["static_input"] = True
-    return compile_graph(
-        gm, [*tensors, x], options=CodegenOptions(cache_dir=cache, threads=1, verify=True, **options)
-    ), tensors
 
 
 def _externs(compiled: CompiledGraph) -> str:
@@ -203,6 +184,99 @@ def test_packing_can_be_switched_off(block: _Block, tmp_path: Path) -> None:
     torch.testing.assert_close(compiled(*state, x)[0], block(x), rtol=1e-4, atol=1e-3)
 
 
+_SHAPES: dict[str, tuple[Callable[[], list[nn.Module]], tuple[int, ...]]] = {
+    "rows": (
+        lambda: [nn.Conv1d(6, 16, 5, 2, 4, 2), nn.BatchNorm1d(16), nn.ReLU(), nn.Conv1d(16, 16, 3, groups=2)],
+        (6, 600),
+    ),
+    "volumes": (
+        lambda: [nn.Conv3d(3, 16, 3, (1, 2, 2), 1), nn.BatchNorm3d(16), nn.SiLU(), nn.Conv3d(16, 16, 3, groups=4)],
+        (3, 6, 16, 14),
+    ),
+    "transposed": (
+        lambda: [nn.ConvTranspose2d(6, 16, 3, 2, 1, 1), nn.BatchNorm2d(16), nn.GELU(), nn.ConvTranspose2d(16, 8, 2, 2)],
+        (6, 19, 17),
+    ),
+    "transposed rows": (
+        lambda: [nn.ConvTranspose1d(6, 16, 16, 8, 4), nn.BatchNorm1d(16), nn.ReLU(), nn.ConvTranspose1d(16, 64, 3)],
+        (6, 90),
+    ),
+    "transposed volumes": (
+        lambda: [
+            nn.ConvTranspose3d(6, 64, 2, 2),
+            nn.BatchNorm3d(64),
+            nn.ConvTranspose3d(64, 64, 3, groups=2),
+            nn.ReLU(),
+        ],
+        (6, 3, 4, 5),
+    ),
+}
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("batch", [1, 3])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=lambda t: str(t)[6:])
+@pytest.mark.parametrize("name", _SHAPES)
+def test_rows_volumes_and_transposed_convolutions(name: str, dtype: torch.dtype, batch: int, tmp_path: Path) -> None:
+    torch.manual_seed(5)
+    layers, shape = _SHAPES[name]
+    module, x = nn.Sequential(nn.Tanh(), *layers(), nn.Tanh()).eval(), torch.randn(batch, *shape)
+    for norm in (m for m in module if "BatchNorm" in type(m).__name__):
+        _randomise(norm)
+    module, x = module.to(dtype), x.to(dtype)
+    compiled, state = compile_module(module, x, tmp_path)
+    text = _externs(compiled)
+    assert text.count("mkldnn._convolution") == 2
+    assert dtype != torch.float32 or "batch_norm" not in text
+    (y,) = compiled(*state, x)
+    assert y.dtype == dtype and y.stride() == module(x).stride()
+    error, eagers = _errors(y, module, x)
+    assert error <= 2 * eagers + (1 if dtype == torch.bfloat16 else 8)
+
+
+@torch.no_grad()
+def test_a_batch_norm_behind_a_transposed_convolution_in_groups(tmp_path: Path) -> None:
+    torch.manual_seed(6)
+    module = nn.Sequential(nn.ConvTranspose2d(64, 6, 3, 2, groups=2), nn.BatchNorm2d(6)).eval()
+    _randomise(module)
+    x = torch.randn(2, 64, 8, 8)
+    compiled, state = compile_module(module, x, tmp_path)
+    torch.testing.assert_close(compiled(*state, x)[0], module(x), rtol=1e-4, atol=1e-3)
+
+
+@torch.no_grad()
+def test_transposed_convolutions_in_groups_of_few_channels_stay(tmp_path: Path) -> None:
+    module, x = nn.ConvTranspose2d(64, 64, 4, 2, 1, groups=64).eval(), torch.randn(1, 64, 8, 8)
+    compiled, state = compile_module(module, x, tmp_path)
+    assert "mkldnn" not in _externs(compiled)
+    torch.testing.assert_close(compiled(*state, x)[0], module(x))
+
+
+class _RowShortcut(nn.Module):
+    """A sum and an activation behind a convolution of rows, then a norm over channels: the layout suits both."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv = nn.Conv1d(16, 16, 3, padding=1)
+        self.norm = nn.LayerNorm(16)
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        x = x.tanh()
+        y = F.relu(self.conv(x) + x)
+        return y * 2, self.norm(y.transpose(1, 2))
+
+
+@torch.no_grad()
+def test_what_follows_a_convolution_of_rows_joins_it(tmp_path: Path) -> None:
+    torch.manual_seed(7)
+    module, x = _RowShortcut().eval(), torch.randn(2, 16, 200)
+    compiled, state = compile_module(module, x, tmp_path)
+    assert "mkldnn._convolution_pointwise.binary" in _externs(compiled)
+    for got, want in zip(compiled(*state, x), module(x), strict=True):
+        assert got.stride() == want.stride()
+        torch.testing.assert_close(got, want, rtol=1e-4, atol=1e-4)
+
+
 class _Shared(nn.Module):
     """The convolution's result is used twice, so neither the batch norm nor the addition may disappear into it."""
 
@@ -289,3 +363,21 @@ def test_small_images_of_changing_sizes_are_left_to_pytorch(
     for height, width in ((14, 12), (9, 17), (50, 60)) if dims else (shape[2:],):
         y = torch.randn(*shape[:2], height, width)
         torch.testing.assert_close(compiled(*state, y)[0], block(y), rtol=1e-4, atol=1e-3)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("name", _SHAPES)
+def test_symbolic_rows_volumes_and_transposed_convolutions(name: str, tmp_path: Path) -> None:
+    torch.manual_seed(8)
+    layers, shape = _SHAPES[name]
+    module, x = nn.Sequential(nn.Tanh(), *layers(), nn.Tanh()).eval(), torch.randn(3, *shape)
+    gm, state, env = dynamic_graph(module, x, (0, x.dim() - 1))
+    guards = len(env.guards)
+    compiled = compile_graph(gm, [*state, x], options=CodegenOptions(cache_dir=tmp_path, threads=1, verify=True))
+    assert compiled.ir_text.count("mkldnn._convolution") == 2
+    assert len(env.guards) == guards
+    for batch, width in ((3, shape[-1]), (1, shape[-1]), (2, shape[-1] + 4), (1, 32)):
+        y = torch.randn(batch, *shape[:-1], width)
+        expected, (actual,) = module(y), compiled(*state, y)
+        torch.testing.assert_close(actual, expected, rtol=1e-4, atol=1e-4 * expected.abs().max().item())
+        assert batch == 1 or actual.stride() == expected.stride()
