@@ -165,7 +165,7 @@ def why_not_pack(conv: fx.Node, static: set[fx.Node]) -> str | None:
 
 
 def is_computed_without_primitive(conv: fx.Node) -> bool:
-    """Whether PyTorch convolves by a product of matrices, without oneDNN (`use_mkldnn` of aten/src/ATen/native/Convolution.cpp, torch 2.13).
+    """Whether PyTorch convolves by a product of matrices, without oneDNN (`use_mkldnn` of ATen's native/Convolution.cpp, torch 2.13).
 
     oneDNN makes a primitive for every new size, in 0.3 to 0.5 ms, and small images are convolved faster than that. Three layers on images
     of 20 to 60 pixels, at sizes that are new in every call and at ones that come again, one thread: eager 1.12 and 0.96 ms, packed weights
