@@ -26,7 +26,8 @@ if TYPE_CHECKING:
 
 
 _MOST_WAITS = 4  # so many calls in a row wait for another call like them; behind them, traces become rare
-_LONGEST_REST = 6  # calls without a trace, as a power of 2
+_LONGEST_REST = 6  # calls without a trace, as a power of 2; a function that goes on like that is left to Python
+_LONGEST_REST_OF_INSTANCE = 16  # of a module instance, whose code others share
 _MOST_WAITING = 32
 
 
@@ -160,7 +161,7 @@ class CodeState:
         self.waited[owner] += 1
         beyond = self.waited[owner] - _MOST_WAITS
         if beyond > 0:
-            self.resting[owner] = 2 ** min(beyond, _LONGEST_REST)
+            self.resting[owner] = 2 ** min(beyond, _LONGEST_REST if owner is None else _LONGEST_REST_OF_INSTANCE)
         return beyond <= 0
 
     def never_settles(self, owner: int | None) -> bool:

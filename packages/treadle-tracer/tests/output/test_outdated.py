@@ -322,6 +322,23 @@ def test_every_module_waits_for_itself():
     assert recorder.graphs
 
 
+def test_a_module_that_never_settles_is_traced_ever_more_rarely_for_good():
+    class Metric(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.seen = ""
+
+        def forward(self, x):
+            self.seen += "x"
+            return x.sin() + len(self.seen.strip("y"))
+
+    metric = Metric()
+    forward, recorder = compiled(Metric.forward, setup_in_eager=True)
+    for turn in range(1200):
+        torch.testing.assert_close(forward(metric, X), X.sin() + turn + 1)
+    assert len(recorder.waits) <= 14 and not recorder.skips
+
+
 def recent_results():
     recent = collections.OrderedDict()
 
