@@ -372,12 +372,16 @@ def _place(code: CodeType) -> str:
 def _torch_state_kept() -> Iterator[None]:
     """Grad mode and the random number generators are afterwards what they were before tracing and the backend.
 
+    A trace draws no random numbers; a backend might. Where there are other threads, they share the generators, and what they have drawn in
+    the meantime would be drawn again.
+
     Fake tensors log an error for every call with bad arguments. In a trace that is the program's own exception, or a reason to break, so
     the log is off.
     """
     log = logging.getLogger("torch._subclasses.fake_tensor")
     was_disabled, log.disabled = log.disabled, True
     grad = torch.is_grad_enabled()
+    is_alone = threading.active_count() == 1
     cpu = torch.random.get_rng_state()
     cuda = torch.cuda.get_rng_state_all() if torch.cuda.is_available() and torch.cuda.is_initialized() else None
     try:
@@ -386,6 +390,7 @@ def _torch_state_kept() -> Iterator[None]:
     finally:
         log.disabled = was_disabled
         torch._C._set_grad_enabled(grad)
-        torch.random.set_rng_state(cpu)
-        if cuda is not None:
-            torch.cuda.set_rng_state_all(cuda)
+        if is_alone:
+            torch.random.set_rng_state(cpu)
+            if cuda is not None:
+                torch.cuda.set_rng_state_all(cuda)
