@@ -328,11 +328,11 @@ def twice(function: Program) -> list[Any]:
     return [gradient.detach(), x.grad, w.grad]
 
 
-def assert_same(mine: list[Any], theirs: list[Any]) -> None:
+def assert_same(mine: list[Any], theirs: list[Any], rtol: float = 1e-4) -> None:
     for one, other in zip(mine, theirs, strict=True):
         assert (one is None) == (other is None)
         if other is not None:
-            torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5)
+            torch.testing.assert_close(one, other, rtol=rtol, atol=1e-5)
 
 
 @pytest.mark.parametrize("backend", ["eager", "codegen"])
@@ -341,8 +341,10 @@ def test_gradients(name: str, backend: str) -> None:
     program = PROGRAMS[name]
     compiled = treadle.compile(program, fullgraph=True, backend=backend)
     theirs = gradients(program)
+    # Products of bfloat16 add up in another order, and are rounded to 8 bits then.
+    rtol = 2e-2 if name == "autocast" else 1e-4
     for _ in range(2):
-        assert_same(gradients(compiled), theirs)
+        assert_same(gradients(compiled), theirs, rtol)
     assert torch.is_grad_enabled() and not treadle.stats().eager_graphs
     if name != "checkpointed":
         assert treadle.explain(program)(*leaves()).graphs

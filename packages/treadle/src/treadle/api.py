@@ -13,7 +13,7 @@ import torch
 import treadle_frame
 from treadle_tracer import FrameCompiler, compile_handler
 
-from . import backends, bugs, logs
+from . import backends, bugs, compiled_functions, logs
 from .compiled_module import compiled_module, is_compiled_module, original_of
 from .errors import WrongUse
 from .hook import without_hook
@@ -91,8 +91,25 @@ def compile(  # noqa: A001 (the name users expect)
     _require_callable(fn_or_module)
     if disable:
         return fn_or_module
-    handler = compile_handler(backend_function, chosen.for_tracer(is_codegen=backend == "codegen"), Reporter())
-    return attach(fn_or_module, handler)
+
+    def handler() -> FrameCompiler:
+        return compile_handler(backend_function, chosen.for_tracer(is_codegen=backend == "codegen"), Reporter())
+
+    target = getattr(fn_or_module, "_treadle_original", fn_or_module)
+    if type(target) is types.FunctionType and backends.is_own(backend):
+        return _mark(_once_more(target, f"{backend} {chosen}", handler), target)
+    return attach(fn_or_module, handler())
+
+
+def _once_more(function: types.FunctionType, options: str, make_handler: Callable[[], FrameCompiler]) -> Any:
+    """A dispatcher for the function, with the entries of the last one that was made under the same options."""
+    known = compiled_functions.found(function, options)
+    if known is None:
+        handler, copy = make_handler(), function.__code__.replace()
+        _handlers.add(handler)
+        known = compiled_functions.Compiled(handler, function.__code__, copy)
+        compiled_functions.keep(function, options, known)
+    return _following(function, known.handler, known.copy)
 
 
 def _require_callable(target: Any) -> Any:
@@ -115,9 +132,11 @@ def attach(target: Any, handler: FrameCompiler) -> Any:
         return compiled_module(module, _dispatcher(_trampoline(type(module).__name__), handler))
     target = getattr(target, "_treadle_original", target)
     if isinstance(target, types.FunctionType):
-        return _mark(_following(target, handler), target)
+        return _mark(_following(target, handler, target.__code__.replace()), target)
     if isinstance(target, types.MethodType) and isinstance(target.__func__, types.FunctionType):
-        return _mark(functools.partial(_following(target.__func__, handler), target.__self__), target)
+        function = target.__func__
+        following = _following(function, handler, function.__code__.replace())
+        return _mark(functools.partial(following, target.__self__), target)
     name = str(getattr(target, "__name__", type(target).__name__))
     return _mark(functools.partial(_dispatcher(_trampoline(name), handler), target), target)
 
@@ -127,9 +146,12 @@ def _dispatcher(function: types.FunctionType, handler: FrameCompiler) -> Any:
     return treadle_frame.dispatcher(function, handler)
 
 
-def _following(function: types.FunctionType, handler: FrameCompiler) -> Any:
-    """A dispatcher of a copy of the function, which takes over the code and the defaults that the function is given later."""
-    copy = _copy_function(function)
+def _following(function: types.FunctionType, handler: FrameCompiler, code: types.CodeType) -> Any:
+    """A dispatcher of a copy of the function, which takes over the code and the defaults that the function is given later.
+
+    code: a copy of the function's code.
+    """
+    copy = _copy_function(function, code)
     handler.add_root(copy.__code__)
 
     def refresh() -> None:
@@ -148,9 +170,8 @@ def _mark(compiled: Any, original: Any) -> Any:
     return compiled
 
 
-def _copy_function(function: types.FunctionType) -> types.FunctionType:
-    """A copy of the function with a code object of its own."""
-    code = function.__code__.replace()
+def _copy_function(function: types.FunctionType, code: types.CodeType) -> types.FunctionType:
+    """A copy of the function with this code object."""
     copy = types.FunctionType(
         code, function.__globals__, function.__name__, function.__defaults__, function.__closure__
     )
