@@ -381,9 +381,7 @@ class TraceContext(LooksUp, Protocol):
     dispatches: int  # how many calls of `__torch_function__` are being traced
     dispatched: list[Any]  # tensors whose operators the program carries out: see `values.operator_calls`
     grad_mode_uses: int  # how often the program has asked for grad mode or set it
-    differentiated: list[
-        Any
-    ]  # classes of custom functions whose backward bodies are being traced for gradients of their own
+    differentiated: list[Any]  # custom functions whose backward bodies are being traced for gradients of their own
     step: int  # of the next instruction, counted over all frames
     began_in_inference_mode: bool
     was_told_of_compiling: bool  # the program has asked whether it is being compiled
