@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import threading
 
 import pytest
 import torch
@@ -153,3 +154,23 @@ def test_what_autograd_sees_after_a_run():
 
         treadle.compile(function, backend=backend)(torch.ones(3))
         assert found == [(expected, True)], function
+
+
+@pytest.mark.parametrize("name", ["codegen", "eager", "aot_eager"])
+def test_own_backends_draw_no_random_numbers(name):
+    """They promise it to the tracer, which leaves the generators to other threads then."""
+
+    def f(x):
+        return torch.nn.functional.dropout(x, 0.5).sin() + torch.rand(4)
+
+    idle = threading.Event()
+    thread = threading.Thread(target=idle.wait, args=(60,))
+    thread.start()
+    for trains in (False, True):
+        torch.manual_seed(3)
+        expected = f(torch.ones(4)), torch.rand(1)
+        torch.manual_seed(3)
+        found = treadle.compile(f, backend=name)(torch.ones(4, requires_grad=trains)), torch.rand(1)
+        torch.testing.assert_close(found, expected, rtol=0, atol=1e-6)
+    idle.set()
+    thread.join()

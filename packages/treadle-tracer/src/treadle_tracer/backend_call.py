@@ -78,4 +78,9 @@ def promises_to_raise_early(backend: Backend) -> bool:
     return getattr(backend, "raises_before_writing", False) is True
 
 
+def promises_to_draw_nothing(backend: Backend) -> bool:
+    """Whether a backend draws no numbers from default generators while it compiles."""
+    return getattr(backend, "draws_nothing", False) is True
+
+
 __all__ = ["Backend", "call_backend", "lacks_numbers", "outside_the_hook", "runs_only_treadle"]

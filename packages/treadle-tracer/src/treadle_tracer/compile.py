@@ -24,7 +24,7 @@ from treadle_shapes import ConstraintError, held_during_fork
 from treadle_shapes.torch import undisturbed
 
 from . import stance
-from .backend_call import Backend
+from .backend_call import Backend, promises_to_draw_nothing
 from .changed_meanwhile import MOST_TIMES, is_changed_meanwhile
 from .code_state import CodeState
 from .compilation import Compilation, Leave, Wait, module_argument, owner_of
@@ -214,7 +214,7 @@ class FrameCompiler:
             if self.options.leave_unprofitable:
                 put_on_trial(code, self._state_of)
             return self._skip(code, skip, warn=not starts_in_loop(code))
-        with _torch_state_kept(), room_to_recurse():
+        with _torch_state_kept(promises_to_draw_nothing(self.backend)), room_to_recurse():
             return self._compile(frame, state, dynamic)
 
     # ---- entries that exist
@@ -245,7 +245,7 @@ class FrameCompiler:
                 holds = program.check(frame.locals, frame.globals, cells, frame.builtins)
             if not holds:
                 continue
-            with _torch_state_kept():
+            with _torch_state_kept(promises_to_draw_nothing(self.backend)):
                 accepted = check_size_one(entry.payload.graph_module, entry.payload.inputs, dynamic, frame)
             if accepted:
                 treadle_frame.remove_entry(frame.code, entry)
@@ -349,7 +349,7 @@ class FrameCompiler:
 @contextlib.contextmanager
 def tracing_lock() -> Iterator[None]:
     """For a trace without a frame: one at a time, and torch's state is afterwards what it was."""
-    with _LOCK, _torch_state_kept():
+    with _LOCK, _torch_state_kept(draws_nothing=True):
         yield
 
 
@@ -369,11 +369,11 @@ def _place(code: CodeType) -> str:
 
 
 @contextlib.contextmanager
-def _torch_state_kept() -> Iterator[None]:
+def _torch_state_kept(draws_nothing: bool) -> Iterator[None]:
     """Grad mode and the random number generators are afterwards what they were before tracing and the backend.
 
-    A trace draws no random numbers; a backend might. Where there are other threads, they share the generators, and what they have drawn in
-    the meantime would be drawn again.
+    draws_nothing: the backend promises to draw no random numbers; a trace draws none. Where there are other threads, the generators, which
+    they share, are left alone then: what they have drawn in the meantime would be drawn again.
 
     Fake tensors log an error for every call with bad arguments. In a trace that is the program's own exception, or a reason to break, so
     the log is off.
@@ -381,7 +381,7 @@ def _torch_state_kept() -> Iterator[None]:
     log = logging.getLogger("torch._subclasses.fake_tensor")
     was_disabled, log.disabled = log.disabled, True
     grad = torch.is_grad_enabled()
-    is_alone = threading.active_count() == 1
+    is_put_back = threading.active_count() == 1 or not draws_nothing
     cpu = torch.random.get_rng_state()
     cuda = torch.cuda.get_rng_state_all() if torch.cuda.is_available() and torch.cuda.is_initialized() else None
     try:
@@ -390,7 +390,7 @@ def _torch_state_kept() -> Iterator[None]:
     finally:
         log.disabled = was_disabled
         torch._C._set_grad_enabled(grad)
-        if is_alone:
+        if is_put_back:
             torch.random.set_rng_state(cpu)
             if cuda is not None:
                 torch.cuda.set_rng_state_all(cuda)

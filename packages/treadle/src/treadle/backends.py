@@ -33,6 +33,7 @@ def eager(options: CompileOptions) -> Backend:
     def eager_backend(gm: fx.GraphModule, example_inputs: Sequence[Any]) -> Compiled:
         return without_hook(gm.forward)
 
+    eager_backend.draws_nothing = True  # type: ignore[attr-defined]
     return eager_backend
 
 
@@ -45,6 +46,7 @@ def aot_eager(options: CompileOptions) -> Backend:
     def aot_eager_backend(gm: fx.GraphModule, example_inputs: Sequence[Any]) -> Compiled:
         return ThroughAot(options, run_operators, run_operators)(gm, example_inputs)
 
+    aot_eager_backend.draws_nothing = True  # type: ignore[attr-defined]
     return aot_eager_backend
 
 
@@ -64,6 +66,7 @@ def codegen(options: CompileOptions) -> Backend:
         return ThroughAot(options, *compilers, decompositions(), cache)(gm, example_inputs)
 
     codegen_backend.raises_before_writing = True  # type: ignore[attr-defined]  # graphs of `aot` write when they have run
+    codegen_backend.draws_nothing = True  # type: ignore[attr-defined]  # tuning has generators of its own
     return codegen_backend
 
 
