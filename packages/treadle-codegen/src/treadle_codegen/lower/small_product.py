@@ -51,7 +51,7 @@ def small_product(lw: Lowering, left: TensorExpr, right: TensorExpr, dtype: torc
     shape = (*left.shape[:-1], columns, terms)
     turned = right.view(permute(right.shape, (*range(batch), batch + 1, batch)))
     factors = [_spread(left, batch + 1, shape), _spread(turned, batch, shape)]
-    products = lw.pointwise(_multiply, factors, wide, shape=shape, compute=wide)
+    products = lw.pointwise(multiply, factors, wide, shape=shape, compute=wide)
     return lw.reduce("sum", products, [batch + 2], dtype=dtype, accumulate=wide)
 
 
@@ -65,7 +65,8 @@ def _spread(factor: TensorExpr, dim: int, shape: Shape) -> TensorExpr:
     return inserted.view(expand(inserted.shape, shape))
 
 
-def _multiply(o: LoopBuilder, a: int, b: int) -> int:
+def multiply(o: LoopBuilder, a: int, b: int) -> int:
+    """A term of a product of matrices."""
     return o.op("mul", a, b)
 
 

@@ -27,10 +27,9 @@ from treadle_codegen.ir.loops import View
 from treadle_codegen.ir.ops import FLOATS, LOW_FLOATS, compute_dtype
 from treadle_codegen.lower.context import Lowering, view_of
 from treadle_codegen.lower.indexing import Shape, as_shape
-from treadle_codegen.lower.loop_builder import LoopBuilder
 from treadle_codegen.lower.normalize import converted
 from treadle_codegen.lower.registry import lowering
-from treadle_codegen.lower.small_product import small_product, why_not_small
+from treadle_codegen.lower.small_product import multiply, small_product, why_not_small
 from treadle_codegen.lower.tensor_expr import TensorExpr
 from treadle_codegen.lower.view import insert, narrow, permute, reshape, select
 
@@ -106,13 +105,9 @@ def _with_vector(lw: Lowering, left: TensorExpr, right: TensorExpr, dtype: torch
     if vector.dtype in LOW_FLOATS:  # converted once, and not again for each row of the matrix
         vector = converted(lw, vector, wide)
         lw.realize(vector)
-    terms = lw.pointwise(_multiply, [vector, matrix], wide, shape=matrix.shape, compute=wide)
+    terms = lw.pointwise(multiply, [vector, matrix], wide, shape=matrix.shape, compute=wide)
     total = lw.reduce("sum", terms, [batch + 1], keepdim=True, dtype=dtype, accumulate=wide)
     return total.view(permute(total.shape, swapped)) if is_row else total
-
-
-def _multiply(o: LoopBuilder, a: int, b: int) -> int:
-    return o.op("mul", a, b)
 
 
 def why_not_loop(lw: Lowering, left: TensorExpr, right: TensorExpr) -> str | None:

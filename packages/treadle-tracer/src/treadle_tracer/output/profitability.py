@@ -10,6 +10,7 @@ The figures are measured on the CPU (`benchmarks/broken_programs.py`). For graph
 
 from __future__ import annotations
 
+import math
 import operator as operator_module
 from collections.abc import Iterable, Iterator
 from typing import Any
@@ -48,7 +49,8 @@ _BACKWARD = 8.0
 # Kernels of PyTorch that the graph calls: what that saves, first without a derivative. Products have short ways; others are called through
 # the operator's overload, which takes longer than eager's binding, and so does each operator of their derivatives.
 _KERNEL = {Kind.MATMUL: (0.0, 2.0), Kind.CONVOLUTION: (0.0, 2.0)}
-# Products of small matrices are loops in generated kernels: of at most so many multiplications, or of so few terms and columns.
+# Products of small matrices are loops in generated kernels: of at most so many multiplications, or of so few terms and columns. The lowering
+# decides in detail (`small_product` of treadle-codegen, which the tracer does not know).
 _SMALL_PRODUCT = 1.5
 _FEW_MULTIPLICATIONS = 1 << 17
 _FEW_TERMS, _FEW_COLUMNS = 16, 64
@@ -165,7 +167,7 @@ def _is_small_product(node: torch.fx.Node) -> bool:
     terms = max((_hint(tensor.shape[-1]) for tensor in factors[:1] if tensor.dim()), default=1)
     columns = _hint(value.shape[-1]) if value.dim() else 1
     is_narrow = terms <= _FEW_TERMS and columns <= _FEW_COLUMNS
-    return is_narrow or terms * _bytes(value) <= _FEW_MULTIPLICATIONS * value.element_size()
+    return is_narrow or terms * _elements(value) <= _FEW_MULTIPLICATIONS
 
 
 def _kind(node: torch.fx.Node) -> Kind | None:
@@ -235,11 +237,12 @@ def _unknown_symbols(node: torch.fx.Node) -> set[Any]:
     return {s for size in sizes if _hint_of(size) is None for s in raw_expr(size).free_symbols}
 
 
-def _bytes(tensor: torch.Tensor) -> float:
-    count = 1
-    for size in tensor.size():
-        count *= _hint(size)
-    return count * tensor.element_size()
+def _bytes(tensor: torch.Tensor) -> int:
+    return _elements(tensor) * tensor.element_size()
+
+
+def _elements(tensor: torch.Tensor) -> int:
+    return math.prod(map(_hint, tensor.size()))
 
 
 def _hint(size: Any) -> int:
