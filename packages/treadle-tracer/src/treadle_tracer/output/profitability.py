@@ -49,8 +49,8 @@ _BACKWARD = 8.0
 # Kernels of PyTorch that the graph calls: what that saves, first without a derivative. Products have short ways; others are called through
 # the operator's overload, which takes longer than eager's binding, and so does each operator of their derivatives.
 _KERNEL = {Kind.MATMUL: (0.0, 2.0), Kind.CONVOLUTION: (0.0, 2.0)}
-# Products of small matrices are loops in generated kernels: of at most so many multiplications, or of so few terms and columns. The lowering
-# decides in detail (`small_product` of treadle-codegen, which the tracer does not know).
+# Products of small matrices are loops in generated kernels: of at most so many multiplications, or of so few terms and columns. The
+# lowering decides in detail (`small_product` of treadle-codegen, which the tracer does not know).
 _SMALL_PRODUCT = 1.5
 _FEW_MULTIPLICATIONS = 1 << 17
 _FEW_TERMS, _FEW_COLUMNS = 16, 64
