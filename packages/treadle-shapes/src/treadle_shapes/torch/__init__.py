@@ -49,6 +49,7 @@ from treadle_shapes.torch.operators import (
     Kind,
     Operator,
     Raises,
+    binding_of,
     families_with,
     operator,
 )
@@ -89,6 +90,7 @@ __all__ = [
     "Raises",
     "answer_size_obliviously",
     "begin_history",
+    "binding_of",
     "build_calls",
     "call_on_symbolic",
     "dispatch_keys_restored",

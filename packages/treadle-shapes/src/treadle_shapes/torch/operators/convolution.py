@@ -6,14 +6,12 @@ step for sizes without hints; `corrected_kernels` adds it ("layouts of convoluti
 
 from __future__ import annotations
 
-import torch
-
 from treadle_shapes.torch.operators.declare import families, family
 from treadle_shapes.torch.operators.record import Kind
 
 _LAYOUT = {"fake_correction": "layouts of convolutions"}
 
-family("convolution", kind=Kind.CONVOLUTION, overloads={"default": _LAYOUT | {"binding": torch.convolution}})
+family("convolution", kind=Kind.CONVOLUTION, overloads={"default": _LAYOUT})
 # `_convolution` has a fake kernel from torch 2.13 on. Earlier releases decompose it.
 family("_convolution", kind=Kind.CONVOLUTION, overloads={"default": _LAYOUT, "deprecated": _LAYOUT})
 family("convolution_backward", kind=Kind.CONVOLUTION, overloads={"default": _LAYOUT})

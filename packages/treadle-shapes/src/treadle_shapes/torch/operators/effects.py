@@ -25,7 +25,7 @@ families("_assert_scalar _assert_async sym_constrain_range", kind=Kind.EFFECT)
 def _check_errors(info: torch.Tensor, api_name: str, *, is_matrix: bool) -> None:
     """Reading the code of one matrix takes a twentieth of the time of the operator, which compares and reduces tensors."""
     if info.dim() or info.item():
-        torch._C._VariableFunctions._linalg_check_errors(info, api_name, is_matrix=is_matrix)
+        torch._linalg_check_errors(info, api_name, is_matrix=is_matrix)
 
 
 family("_linalg_check_errors", kind=Kind.EFFECT, overloads={"default": {"binding": _check_errors}})

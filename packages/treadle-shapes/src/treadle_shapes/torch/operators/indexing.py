@@ -26,14 +26,12 @@ family(
     kind=Kind.GATHER,
     raises=Raises.BY_VALUE,
     shape_functions={F.embedding: shape_functions.embedding},
-    overloads={"default": {"binding": torch.embedding}},
 )
 families("_embedding_bag _embedding_bag_forward_only take_along_dim", kind=Kind.GATHER, raises=Raises.BY_VALUE)
 families("embedding_bag one_hot", raises=Raises.BY_VALUE)
 # The repeats must sum to the given length, and none may be negative.
 families("repeat_interleave", kind=Kind.GATHER, raises=Raises.BY_VALUE)
-families("masked_select nonzero_static _unsafe_index _unsafe_masked_index", kind=Kind.GATHER)
-family("nonzero", kind=Kind.GATHER, overloads={"default": {"binding": torch.nonzero}})
+families("masked_select nonzero nonzero_static _unsafe_index _unsafe_masked_index", kind=Kind.GATHER)
 
 families(
     "scatter scatter_add scatter_reduce index_put index_add index_copy masked_scatter",

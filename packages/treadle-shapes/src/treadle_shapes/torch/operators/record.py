@@ -220,7 +220,7 @@ class Operator:
     takes_any_strides: bool = False
     #: the position of the right matrix of a product of two matrices
     right_operand: int | None = None
-    #: a Python callable with the same arguments that parses them faster than the overload
+    #: a Python callable with the same arguments that parses them faster than the overload, where `binding_of` would not find it
     binding: Callable[..., Any] | None = None
 
 
