@@ -10,10 +10,7 @@ with eager's. A figure is the median of the processor's microseconds of one call
 
 from __future__ import annotations
 
-import argparse
 import copy
-import json
-import multiprocessing
 import random
 import statistics
 import sys
@@ -29,9 +26,8 @@ from torch import nn
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "tools"))
 
-import machine  # noqa: E402
+import single_programs  # noqa: E402
 import treadle  # noqa: E402
-from markdown_table import markdown  # noqa: E402
 
 DEFAULT_OUTPUT = ROOT / "benchmarks" / "results" / "new_sizes.json"
 UNTIMED, TIMED = 40, 80
@@ -198,39 +194,14 @@ def measure(name: str, variant: str) -> int:
     return round(1e6 * statistics.median(seconds[UNTIMED:]))
 
 
-def _send(sender: Any, name: str, variant: str) -> None:
-    sender.send(measure(name, variant))
-
-
 def main(arguments: Sequence[str]) -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--programs", nargs="+", choices=list(PROGRAMS), default=list(PROGRAMS), metavar="PROGRAM")
-    parser.add_argument(
-        "--no-torch", action="store_true", help="leave torch.compile out, which takes a minute for each program"
-    )
-    parser.add_argument("--output", type=Path, default=DEFAULT_OUTPUT, help="where the JSON goes")
-    options = parser.parse_args(arguments)
-    context = multiprocessing.get_context("spawn")
-    programs: dict[str, dict[str, int]] = {}
+    options = single_programs.parsed(__doc__, PROGRAMS, DEFAULT_OUTPUT, arguments)
     variants = [variant for variant in VARIANTS if not (options.no_torch and variant == "torch.compile")]
+    found: dict[str, dict[str, int]] = {}
     for name in options.programs:
-        programs[name] = {}
-        for variant in variants:
-            receiver, sender = context.Pipe(duplex=False)
-            worker = context.Process(target=_send, args=(sender, name, variant))
-            worker.start()
-            sender.close()
-            programs[name][variant] = receiver.recv()
-            worker.join()
-        print(name, programs[name], file=sys.stderr, flush=True)
-    command = " ".join(["python benchmarks/new_sizes.py", *arguments])
-    results = {"command": command, "machine": machine.describe(), "microseconds": programs}
-    options.output.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
-    rows = [
-        [name, *(str(row[v]) for v in variants), *(f"{row['eager'] / row[v]:.2f}" for v in variants[1:])]
-        for name, row in programs.items()
-    ]
-    print(markdown(["us per call", *variants, *(f"x eager: {v}" for v in variants[1:])], rows))
+        found[name] = {variant: single_programs.in_own_process(measure, name, variant) for variant in variants}
+        print(name, found[name], file=sys.stderr, flush=True)
+    single_programs.report(" ".join(["python benchmarks/new_sizes.py", *arguments]), found, options.output)
     return 0
 
 

@@ -10,9 +10,6 @@ with eager's.
 
 from __future__ import annotations
 
-import argparse
-import json
-import multiprocessing
 import statistics
 import sys
 import time
@@ -27,8 +24,7 @@ from torch import nn
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "tools"))
 
-import machine  # noqa: E402
-from markdown_table import markdown  # noqa: E402
+import single_programs  # noqa: E402
 
 DEFAULT_OUTPUT = ROOT / "benchmarks" / "results" / "small_products.json"
 UNTIMED, TIMED = 20, 200
@@ -86,29 +82,27 @@ def _policy() -> nn.Module:
     return nn.Sequential(nn.Linear(4, 64), nn.Tanh(), nn.Linear(64, 64), nn.Tanh(), nn.Linear(64, 2))
 
 
-PROGRAMS: dict[str, tuple[Callable[[], Callable[..., Any]], Callable[[], tuple[torch.Tensor, ...]]]] = {
-    "projection": (
-        lambda: projection,
-        lambda: (torch.randn(5000, 3), torch.eye(3), torch.tensor([0.0, 0, 9]), torch.eye(3)),
+ARGUMENTS: dict[str, Callable[[int], tuple[torch.Tensor, ...]]] = {
+    "projection": lambda n: (torch.randn(n, 3), torch.eye(3) + 0.1, torch.tensor([0.0, 0, 9]), torch.eye(3)),
+    "joints": lambda n: (torch.randn(n, 72), torch.randn(24, 3)),
+    "covariances": lambda n: (torch.randn(n, 4), torch.randn(n, 3), torch.rand(n, 3) + 1),
+    "Kalman filter": lambda n: (
+        *(torch.randn(6), torch.eye(6), torch.randn(3), torch.eye(6)),
+        *(torch.randn(3, 6), torch.eye(6), torch.eye(3)),
     ),
-    "joints": (lambda: joints, lambda: (torch.randn(32, 72), torch.randn(24, 3))),
-    "covariances": (lambda: covariances, lambda: (torch.randn(5000, 4), torch.randn(5000, 3), torch.rand(5000, 3) + 1)),
-    "Kalman filter": (
-        lambda: filter_step,
-        lambda: (
-            torch.randn(6),
-            torch.eye(6),
-            torch.randn(3),
-            torch.eye(6),
-            torch.randn(3, 6),
-            torch.eye(6),
-            torch.eye(3),
-        ),
-    ),
-    "policy, one observation": (_policy, lambda: (torch.randn(1, 4),)),
-    "policy, 32 observations": (_policy, lambda: (torch.randn(32, 4),)),
+    "policy": lambda n: (torch.randn(n, 4),),
 }
-"""A function or module, and its arguments."""
+"""The arguments of programs for so many points, poses, Gaussians or observations."""
+
+PROGRAMS: dict[str, tuple[Callable[[], Callable[..., Any]], str, int]] = {
+    "projection": (lambda: projection, "projection", 5000),
+    "joints": (lambda: joints, "joints", 32),
+    "covariances": (lambda: covariances, "covariances", 5000),
+    "Kalman filter": (lambda: filter_step, "Kalman filter", 1),
+    "policy, one observation": (_policy, "policy", 1),
+    "policy, 32 observations": (_policy, "policy", 32),
+}
+"""A function or module, whose arguments it takes, and of which size."""
 
 
 def _call(forward: Callable[..., Any], arguments: tuple[torch.Tensor, ...], trains: bool) -> list[torch.Tensor]:
@@ -130,8 +124,8 @@ def measure(name: str, trains: bool, with_torch: bool) -> dict[str, int]:
 
     torch.set_num_threads(1)
     torch.manual_seed(0)
-    build, arguments = PROGRAMS[name]
-    program, given = build(), arguments()
+    build, arguments, size = PROGRAMS[name]
+    program, given = build(), ARGUMENTS[arguments](size)
     variants: dict[str, Callable[..., Any]] = {"eager": program, "treadle": treadle.compile(program)}
     if with_torch:
         variants["torch.compile"] = torch.compile(program)
@@ -146,39 +140,14 @@ def measure(name: str, trains: bool, with_torch: bool) -> dict[str, int]:
     return {variant: round(1e6 * statistics.median(each[UNTIMED:])) for variant, each in seconds.items()}
 
 
-def _send(sender: Any, *arguments: Any) -> None:
-    sender.send(measure(*arguments))
-
-
 def main(arguments: Sequence[str]) -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--programs", nargs="+", choices=list(PROGRAMS), default=list(PROGRAMS), metavar="PROGRAM")
-    parser.add_argument(
-        "--no-torch", action="store_true", help="leave torch.compile out, which takes a minute for each program"
-    )
-    parser.add_argument("--output", type=Path, default=DEFAULT_OUTPUT, help="where the JSON goes")
-    options = parser.parse_args(arguments)
-    context = multiprocessing.get_context("spawn")
+    options = single_programs.parsed(__doc__, PROGRAMS, DEFAULT_OUTPUT, arguments)
     found: dict[str, dict[str, int]] = {}
     for name in options.programs:
-        for trains in (False, True):
-            receiver, sender = context.Pipe(duplex=False)
-            worker = context.Process(target=_send, args=(sender, name, trains, not options.no_torch))
-            worker.start()
-            sender.close()
-            row = name + (", gradients" if trains else "")
-            found[row] = receiver.recv()
-            worker.join()
+        for trains, row in ((False, name), (True, f"{name}, gradients")):
+            found[row] = single_programs.in_own_process(measure, name, trains, not options.no_torch)
             print(row, found[row], file=sys.stderr, flush=True)
-    command = " ".join(["python benchmarks/small_products.py", *arguments])
-    results = {"command": command, "machine": machine.describe(), "microseconds": found}
-    options.output.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
-    variants = list(next(iter(found.values())))
-    rows = [
-        [name, *(str(row[v]) for v in variants), *(f"{row['eager'] / row[v]:.2f}" for v in variants[1:])]
-        for name, row in found.items()
-    ]
-    print(markdown(["us per call", *variants, *(f"x eager: {v}" for v in variants[1:])], rows))
+    single_programs.report(" ".join(["python benchmarks/small_products.py", *arguments]), found, options.output)
     return 0
 
 

@@ -14,7 +14,7 @@ import treadle
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "benchmarks"))
 
-from small_products import covariances, filter_step, joints, projection, rotations  # noqa: E402
+from small_products import ARGUMENTS, covariances, filter_step, joints, projection, rotations  # noqa: E402
 
 Arguments = tuple[torch.Tensor, ...]
 
@@ -34,24 +34,10 @@ def _contraction(x: torch.Tensor, w: torch.Tensor, y: torch.Tensor) -> torch.Ten
 
 PROGRAMS: dict[str, tuple[Callable[..., Any], Callable[[int], Arguments]]] = {
     "rotations": (rotations, lambda n: (torch.randn(n, 3),)),
-    "joints": (joints, lambda n: (torch.randn(n, 72), torch.randn(24, 3))),
-    "projection": (
-        projection,
-        lambda n: (torch.randn(n, 3), torch.eye(3) + 0.1, torch.tensor([0.0, 0.0, 9.0]), torch.eye(3)),
-    ),
-    "covariances": (covariances, lambda n: (torch.randn(n, 4), torch.randn(n, 3), torch.rand(n, 3) + 1)),
-    "filter": (
-        lambda *args: filter_step(*args)[1],
-        lambda n: (
-            torch.randn(6),
-            torch.eye(6),
-            torch.randn(3),
-            torch.eye(6),
-            torch.randn(3, 6),
-            torch.eye(6),
-            torch.eye(3),
-        ),
-    ),
+    "joints": (joints, ARGUMENTS["joints"]),
+    "projection": (projection, ARGUMENTS["projection"]),
+    "covariances": (covariances, ARGUMENTS["covariances"]),
+    "filter": (lambda *args: filter_step(*args)[1], ARGUMENTS["Kalman filter"]),
     "recursion": (_recursion, lambda n: (torch.randn(5), torch.randn(4, 5, 5))),
     "contraction": (_contraction, lambda n: (torch.randn(n, 5), torch.randn(5, 6, 7), torch.randn(n, 7))),
 }

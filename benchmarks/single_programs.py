@@ -1,0 +1,50 @@
+"""What benchmarks of single programs share: their options, a process for each measurement, and the report."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import multiprocessing
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT / "tools"))
+
+import machine  # noqa: E402
+from markdown_table import markdown  # noqa: E402
+
+
+def parsed(
+    description: str | None, programs: Iterable[str], output: Path, arguments: Sequence[str]
+) -> argparse.Namespace:
+    """`programs`, `no_torch` and `output`, as given on the command line."""
+    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+    names = list(programs)
+    parser.add_argument("--programs", nargs="+", choices=names, default=names, metavar="PROGRAM")
+    parser.add_argument(
+        "--no-torch", action="store_true", help="leave torch.compile out, which takes a minute for each program"
+    )
+    parser.add_argument("--output", type=Path, default=output, help="where the JSON goes")
+    return parser.parse_args(arguments)
+
+
+def in_own_process(measure: Callable[..., Any], *arguments: Any) -> Any:
+    """What `measure` returns in a process of its own."""
+    with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:
+        return pool.submit(measure, *arguments).result()
+
+
+def report(command: str, microseconds: Mapping[str, Mapping[str, int]], output: Path) -> None:
+    """Write the microseconds of the variants of each program as JSON, and print them as a table with ratios to the first variant."""
+    results = {"command": command, "machine": machine.describe(), "microseconds": microseconds}
+    output.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
+    first, *others = variants = list(next(iter(microseconds.values())))
+    rows = [
+        [name, *(str(row[v]) for v in variants), *(f"{row[first] / row[v]:.2f}" for v in others)]
+        for name, row in microseconds.items()
+    ]
+    print(markdown(["us per call", *variants, *(f"x {first}: {v}" for v in others)], rows))
