@@ -3,22 +3,16 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
 import torch.nn.functional as F  # noqa: N812 (the name everybody knows)
-from aten_capture import capture
 from dynamic_cases import Shapes, compile_dynamic
 from hypothesis import given as drawn
 from hypothesis import settings
 from hypothesis import strategies as st
-
-from treadle_codegen import CodegenOptions, CompiledGraph, compile_graph
-
-Tensors = tuple[torch.Tensor, ...]
-Function = Callable[..., torch.Tensor]
+from products import Function, assert_as_close_as_eager, compile_product, random_factors
 
 # function, shapes of its arguments
 CASES: dict[str, tuple[Function, tuple[tuple[int, ...], ...]]] = {
@@ -53,36 +47,18 @@ CASES: dict[str, tuple[Function, tuple[tuple[int, ...], ...]]] = {
 DTYPES = [torch.float32, torch.float64, torch.bfloat16, torch.float16]
 
 
-def _compiled(function: Function, given: Tensors, cache: Path, threads: int = 1) -> CompiledGraph:
-    return compile_graph(
-        capture(function, given), given, options=CodegenOptions(cache_dir=cache, threads=threads, verify=True)
-    )
-
-
-def _given(shapes: tuple[tuple[int, ...], ...], dtype: torch.dtype) -> Tensors:
-    torch.manual_seed(0)
-    return tuple([torch.randn(shape).to(dtype) for shape in shapes])
-
-
-def _assert_as_close_as_eager(found: torch.Tensor, eager: torch.Tensor, exact: torch.Tensor) -> None:
-    assert found.dtype == eager.dtype and found.stride() == eager.stride()
-    error, eager_error = [(x.double() - exact).abs().max() for x in (found, eager)]
-    spacing = torch.finfo(found.dtype).eps * exact.abs().max()
-    assert error <= 2 * eager_error + (8 if found.dtype == torch.float64 else 2) * spacing
-
-
 @pytest.mark.parametrize("threads", [1, 2])
 @pytest.mark.parametrize("dtype", DTYPES, ids=lambda x: str(x).removeprefix("torch."))
 @pytest.mark.parametrize("name", CASES)
 def test_as_close_to_float64_as_eager(name: str, dtype: torch.dtype, threads: int, tmp_path: Path) -> None:
     function, shapes = CASES[name]
-    given = _given(shapes, dtype)
-    compiled = _compiled(function, given, tmp_path, threads)
+    given = random_factors(shapes, dtype)
+    compiled = compile_product(function, given, tmp_path, threads)
     # Products of two matrices of float16 are computed in float32.
     large = {torch.bfloat16: ("many rows of few terms", "batch, transposed"), torch.float16: ("batch, transposed",)}
     is_low_and_large = name in large.get(dtype, ())
     assert ("extern" in compiled.ir_text) == is_low_and_large
-    _assert_as_close_as_eager(compiled(*given)[0], function(*given), function(*[x.double() for x in given]))
+    assert_as_close_as_eager(compiled(*given)[0], function(*given), function(*[x.double() for x in given]), spacings=2)
 
 
 NOT_LOOPS: dict[str, tuple[Function, tuple[tuple[int, ...], ...]]] = {
@@ -98,8 +74,8 @@ NOT_LOOPS: dict[str, tuple[Function, tuple[tuple[int, ...], ...]]] = {
 @pytest.mark.parametrize("name", NOT_LOOPS)
 def test_other_products_are_those_of_aten(name: str, tmp_path: Path) -> None:
     function, shapes = NOT_LOOPS[name]
-    given = _given(shapes, torch.float32)
-    compiled = _compiled(function, given, tmp_path)
+    given = random_factors(shapes, torch.float32)
+    compiled = compile_product(function, given, tmp_path)
     assert "extern" in compiled.ir_text
     torch.testing.assert_close(compiled(*given)[0], function(*given))
 
@@ -108,32 +84,32 @@ def test_integers_and_complex_numbers_are_those_of_aten(tmp_path: Path) -> None:
     for dtype in (torch.int64, torch.int32, torch.complex64):
         given = (torch.arange(12).reshape(3, 4).to(dtype), torch.arange(20).reshape(4, 5).to(dtype))
         for function in (torch.mm, lambda a, b: a[0].dot(b[:, 0]), lambda a, b: a.mv(b[:, 0])):
-            assert torch.equal(_compiled(function, given, tmp_path)(*given)[0], function(*given))
+            assert torch.equal(compile_product(function, given, tmp_path)(*given)[0], function(*given))
 
 
 @pytest.mark.parametrize("shapes", [((3, 0), (0, 5)), ((0, 4), (4, 5)), ((3, 4), (4, 0)), ((0, 4), (4,)), ((0,), (0,))])
 def test_nothing_to_multiply(shapes: tuple[tuple[int, ...], ...], tmp_path: Path) -> None:
-    given = _given(shapes, torch.float32)
-    assert torch.equal(_compiled(torch.matmul, given, tmp_path)(*given)[0], torch.matmul(*given))
+    given = random_factors(shapes, torch.float32)
+    assert torch.equal(compile_product(torch.matmul, given, tmp_path)(*given)[0], torch.matmul(*given))
 
 
 def test_nan_and_infinity(tmp_path: Path) -> None:
-    a, b = _given(((6, 8), (8, 5)), torch.float32)
+    a, b = random_factors(((6, 8), (8, 5)), torch.float32)
     a[0, 3], a[1, 7], a[2, 2], a[3, 5] = float("nan"), float("inf"), float("-inf"), 0.0
     b[5, 1], b[5, 2], b[7, 3] = float("inf"), float("nan"), 0.0
-    found = _compiled(torch.mm, (a, b), tmp_path)(a, b)[0]
+    found = compile_product(torch.mm, (a, b), tmp_path)(a, b)[0]
     torch.testing.assert_close(found, a.mm(b), equal_nan=True)
 
 
 def test_a_chain_of_products_is_one_call_of_one_segment(tmp_path: Path) -> None:
-    given = _given(((6, 6), (6, 6), (6, 6)), torch.float32)
-    compiled = _compiled(CASES["a chain"][0], given, tmp_path)
+    given = random_factors(((6, 6), (6, 6), (6, 6)), torch.float32)
+    compiled = compile_product(CASES["a chain"][0], given, tmp_path)
     assert compiled.host_source.count("segment_0(") == 1 and "segment_1" not in compiled.host_source
 
 
 def test_a_transposed_matrix_in_a_batch_is_turned_once(tmp_path: Path) -> None:
-    given = _given(((50, 8, 16), (50, 16, 16)), torch.float32)
-    compiled = _compiled(lambda a, b: a.bmm(b.mT), given, tmp_path)
+    given = random_factors(((50, 8, 16), (50, 16, 16)), torch.float32)
+    compiled = compile_product(lambda a, b: a.bmm(b.mT), given, tmp_path)
     assert len(compiled.kernels) == 2
     torch.testing.assert_close(compiled(*given)[0], given[0].bmm(given[1].mT))
 
@@ -172,5 +148,5 @@ def test_any_small_shapes_and_layouts(data: st.DataObject) -> None:
     given = (matrix(rows, terms), matrix(terms, columns))
     function: Function = torch.bmm if batch else torch.mm
     with tempfile.TemporaryDirectory() as cache:
-        (found,) = _compiled(function, given, Path(cache))(*given)
-    _assert_as_close_as_eager(found, function(*given), function(*[x.double() for x in given]))
+        (found,) = compile_product(function, given, Path(cache))(*given)
+    assert_as_close_as_eager(found, function(*given), function(*[x.double() for x in given]), spacings=2)

@@ -2,18 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
 import torch.nn.functional as F  # noqa: N812 (the name everybody knows)
-from aten_capture import capture
-
-from treadle_codegen import CodegenOptions, CompiledGraph, compile_graph
-
-Tensors = tuple[torch.Tensor, ...]
-Function = Callable[..., torch.Tensor]
+from products import Function, assert_as_close_as_eager, compile_product, random_factors
 
 # function, shapes of its arguments
 CASES: dict[str, tuple[Function, tuple[tuple[int, ...], ...]]] = {
@@ -52,17 +46,6 @@ CASES_OF_WIDE_NUMBERS: dict[str, tuple[Function, tuple[tuple[int, ...], ...]]] =
 DTYPES = [torch.float32, torch.float64, torch.bfloat16, torch.float16]
 
 
-def _compiled(function: Function, given: Tensors, cache: Path, threads: int = 1) -> CompiledGraph:
-    return compile_graph(
-        capture(function, given), given, options=CodegenOptions(cache_dir=cache, threads=threads, verify=True)
-    )
-
-
-def _given(shapes: tuple[tuple[int, ...], ...], dtype: torch.dtype) -> Tensors:
-    torch.manual_seed(0)
-    return tuple([torch.randn(shape).to(dtype) for shape in shapes])
-
-
 @pytest.mark.parametrize("threads", [1, 2])
 @pytest.mark.parametrize(
     ("name", "dtype"),
@@ -72,15 +55,11 @@ def _given(shapes: tuple[tuple[int, ...], ...], dtype: torch.dtype) -> Tensors:
 )
 def test_as_close_to_float64_as_eager(name: str, dtype: torch.dtype, threads: int, tmp_path: Path) -> None:
     function, shapes = (CASES | CASES_OF_WIDE_NUMBERS)[name]
-    given = _given(shapes, dtype)
-    compiled = _compiled(function, given, tmp_path, threads)
+    given = random_factors(shapes, dtype)
+    compiled = compile_product(function, given, tmp_path, threads)
     assert "extern" not in compiled.ir_text
     (found,) = compiled(*given)
-    eager, exact = function(*given), function(*[x.double() for x in given])
-    assert found.dtype == eager.dtype and found.stride() == eager.stride()
-    error, eager_error = [(x.double() - exact).abs().max() for x in (found, eager)]
-    spacing = torch.finfo(dtype).eps * exact.abs().max()
-    assert error <= 2 * eager_error + (8 if dtype == torch.float64 else 1) * spacing  # float64 is no closer to itself
+    assert_as_close_as_eager(found, function(*given), function(*[x.double() for x in given]))
 
 
 NOT_LOOPS: dict[str, tuple[Function, tuple[tuple[int, ...], ...]]] = {
@@ -100,14 +79,14 @@ NOT_LOOPS: dict[str, tuple[Function, tuple[tuple[int, ...], ...]]] = {
 @pytest.mark.parametrize("name", CASES_OF_WIDE_NUMBERS)
 def test_several_rows_of_16_bits_are_those_of_aten(name: str, dtype: torch.dtype, tmp_path: Path) -> None:
     function, shapes = CASES_OF_WIDE_NUMBERS[name]
-    assert "extern" in _compiled(function, _given(shapes, dtype), tmp_path).ir_text
+    assert "extern" in compile_product(function, random_factors(shapes, dtype), tmp_path).ir_text
 
 
 @pytest.mark.parametrize("name", NOT_LOOPS)
 def test_other_products_are_those_of_aten(name: str, tmp_path: Path) -> None:
     function, shapes = NOT_LOOPS[name]
-    given = _given(shapes, torch.float32)
-    compiled = _compiled(function, given, tmp_path)
+    given = random_factors(shapes, torch.float32)
+    compiled = compile_product(function, given, tmp_path)
     assert "extern" in compiled.ir_text
     torch.testing.assert_close(compiled(*given)[0], function(*given))
 
@@ -115,14 +94,14 @@ def test_other_products_are_those_of_aten(name: str, tmp_path: Path) -> None:
 def test_integers_and_complex_numbers_are_those_of_aten(tmp_path: Path) -> None:
     for dtype in (torch.int64, torch.complex64):
         given = (torch.ones(1, 80, dtype=dtype), torch.ones(5, 80, dtype=dtype))
-        compiled = _compiled(lambda x, w: x.mm(w.t()), given, tmp_path)
+        compiled = compile_product(lambda x, w: x.mm(w.t()), given, tmp_path)
         assert torch.equal(compiled(*given)[0], given[0].mm(given[1].t()))
 
 
 @pytest.mark.parametrize("shapes", [((1, 0), (5, 0)), ((1, 70), (0, 70))])
 def test_nothing_to_multiply(shapes: tuple[tuple[int, int], tuple[int, int]], tmp_path: Path) -> None:
-    given = _given(shapes, torch.float32)
-    compiled = _compiled(lambda x, w: x.mm(w.t()), given, tmp_path)
+    given = random_factors(shapes, torch.float32)
+    compiled = compile_product(lambda x, w: x.mm(w.t()), given, tmp_path)
     assert torch.equal(compiled(*given)[0], given[0].mm(given[1].t()))
 
 
@@ -133,37 +112,37 @@ def _put_nan_and_infinity(x: torch.Tensor, w: torch.Tensor) -> None:
 
 
 def test_nan_and_infinity(tmp_path: Path) -> None:
-    x, w = _given(((1, 130), (6, 130)), torch.float32)
+    x, w = random_factors(((1, 130), (6, 130)), torch.float32)
     _put_nan_and_infinity(x, w)
-    found = _compiled(lambda x, w: x.mm(w.t()), (x, w), tmp_path)(x, w)[0]
+    found = compile_product(lambda x, w: x.mm(w.t()), (x, w), tmp_path)(x, w)[0]
     torch.testing.assert_close(found, x.mm(w.t()), equal_nan=True)
 
 
 def test_a_vector_that_is_part_of_the_matrix(tmp_path: Path) -> None:
-    (w,) = _given(((70, 70),), torch.float32)
+    (w,) = random_factors(((70, 70),), torch.float32)
     function: Function = lambda w: w[3:4].mm(w.t())  # noqa: E731
-    torch.testing.assert_close(_compiled(function, (w,), tmp_path)(w)[0], function(w))
+    torch.testing.assert_close(compile_product(function, (w,), tmp_path)(w)[0], function(w))
 
 
 @pytest.mark.parametrize("in_rows", [False, True], ids=["row-major", "transposed"])
 def test_few_rows_read_the_matrix_in_one_loop(in_rows: bool, tmp_path: Path) -> None:
-    x, w = _given(((4, 128), (140, 128) if in_rows else (128, 140)), torch.float32)
-    compiled = _compiled(lambda x, w: x.mm(w.t() if in_rows else w), (x, w), tmp_path)
+    x, w = random_factors(((4, 128), (140, 128) if in_rows else (128, 140)), torch.float32)
+    compiled = compile_product(lambda x, w: x.mm(w.t() if in_rows else w), (x, w), tmp_path)
     (kernel,) = compiled.kernels
     assert kernel.text.count("b1[") == 1
     torch.testing.assert_close(compiled(x, w)[0], x.mm(w.t() if in_rows else w))
 
 
 def test_numbers_of_16_bits_are_converted_once(tmp_path: Path) -> None:
-    given = _given(((1, 128), (140, 128)), torch.bfloat16)
-    compiled = _compiled(lambda x, w: x.mm(w.t()), given, tmp_path)
+    given = random_factors(((1, 128), (140, 128)), torch.bfloat16)
+    compiled = compile_product(lambda x, w: x.mm(w.t()), given, tmp_path)
     product = compiled.ir_text[compiled.ir_text.rindex("loop ") :]
     assert "load mm_default[r0] : float32" in product and product.count("cast") == 2
 
 
 @pytest.mark.parametrize("rows", [1, 2])
 def test_nan_and_infinity_in_rows_of_terms(rows: int, tmp_path: Path) -> None:
-    x, w = _given(((rows, 130), (130, 150)), torch.float32)
+    x, w = random_factors(((rows, 130), (130, 150)), torch.float32)
     _put_nan_and_infinity(x, w.t())
-    found = _compiled(lambda x, w: x.mm(w), (x, w), tmp_path)(x, w)[0]
+    found = compile_product(lambda x, w: x.mm(w), (x, w), tmp_path)(x, w)[0]
     torch.testing.assert_close(found, x.mm(w), equal_nan=True)
