@@ -30,6 +30,13 @@ def test_code_is_known_by_its_copies_that_are_gone():
     assert not known.holds(made())
 
 
+def test_code_that_is_different_every_time_is_forgotten():
+    known = ShortLivedCode()
+    for number in range(5000):
+        known.watch(made(f"lambda x: x * {number}"))
+    assert len(known._gone) < 4200 and len(known._watched) < 10
+
+
 def program(x):
     Outputs = collections.namedtuple("Outputs", ["first", "second"])
     return Outputs(x.sin(), x.cos())

@@ -15,6 +15,8 @@ from types import CodeType
 
 _MOST_GONE = 2
 """So many copies of a code object may go before the next one is not traced."""
+_MOST_TEXTS = 4096
+"""Of which the copies are counted, so that a program that writes new code all the time does not fill the memory."""
 _Text = tuple[str, str, int, int]
 
 
@@ -27,6 +29,8 @@ class ShortLivedCode:
 
     def watch(self, code: CodeType) -> None:
         """Count this code object when it goes. To be called once for each."""
+        if len(self._gone) > _MOST_TEXTS:
+            self._gone.clear()
         reference = weakref.ref(code, self._note)
         self._watched[id(reference)] = reference, _text(code)
 
