@@ -97,11 +97,11 @@ def compile(  # noqa: A001 (the name users expect)
 
     target = getattr(fn_or_module, "_treadle_original", fn_or_module)
     if type(target) is types.FunctionType and backends.is_own(backend):
-        return _mark(_once_more(target, f"{backend} {chosen}", handler), target)
+        return _mark(_sharing_dispatcher(target, f"{backend} {chosen}", handler), target)
     return attach(fn_or_module, handler())
 
 
-def _once_more(function: types.FunctionType, options: str, make_handler: Callable[[], FrameCompiler]) -> Any:
+def _sharing_dispatcher(function: types.FunctionType, options: str, make_handler: Callable[[], FrameCompiler]) -> Any:
     """A dispatcher for the function, with the entries of the last one that was made under the same options."""
     known = compiled_functions.found(function, options)
     if known is None:

@@ -156,9 +156,8 @@ def tangents_of(joint: JointTrace) -> list[fx.Node]:
 def _reads(joint: JointTrace, gradients: Sequence[Any]) -> tuple[frozenset[int] | None, ...]:
     """The numbers of the tangents below each gradient."""
     tangents = tangents_of(joint)
-    bits = {
-        node: 1 << k for k, node in enumerate(tangents)
-    }  # sets of numbers as ints; nodes below no tangent are left out
+    # Sets of numbers as ints, of the nodes below tangents.
+    bits = {node: 1 << k for k, node in enumerate(tangents)}
     for node in joint.graph.nodes:
         if node not in bits:
             found = 0
