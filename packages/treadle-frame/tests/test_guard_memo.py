@@ -53,6 +53,20 @@ def below(steps: Any, op: str, arg: Any = None) -> Check:
     return Check((O, *steps), op, arg)
 
 
+def made_at(address: int, make: Callable[[], Any]) -> Any:
+    """An object of `make` in the memory at `address`, where one of the same size has just died; elsewhere under a sanitizer.
+
+    Which freed block an allocator hands out next depends on all that ran before: the blocks before this one are taken up first.
+    """
+    others = []
+    for _ in range(1 if UNDER else 100_000):  # the sanitizers reuse no addresses
+        made = make()
+        if id(made) == address or UNDER:
+            return made
+        others.append(made)
+    raise AssertionError(f"{len(others)} objects, and none of them at the address of the one that died")
+
+
 def evaluate(program: GuardProgram, **names: Any) -> bool:
     """Whether the program holds for these locals, which the oracle must confirm."""
     held = program.check(names)
@@ -614,8 +628,7 @@ def test_nothing_is_kept_alive():
 @pytest.mark.parametrize("same", [True, False])
 def test_a_new_object_at_an_old_address(same):
     """Objects that take the place of dead ones, which the memo knows by address only."""
-    met = 0
-    for _ in range(5000):
+    for _ in range(20):
         thing = Plain(box=[Plain(a=1)])
         program = anchored(
             thing, below([("instance_dict", "box"), ("list_item", 0), ("instance_dict", "a")], "equals", 1)
@@ -623,12 +636,8 @@ def test_a_new_object_at_an_old_address(same):
         warm(program, o=thing)
         address = id(thing.box[0])
         thing.box[0] = None
-        thing.box[0] = Plain(a=1 if same else 2)
-        met += id(thing.box[0]) == address
+        thing.box[0] = made_at(address, lambda: Plain(a=1 if same else 2))
         assert evaluate(program, o=thing) == same
-        if met == 20:
-            break
-    assert met > 0 or UNDER is not None  # the sanitizers reuse no addresses
 
 
 def test_a_new_tuple_at_an_old_address_in_a_dict_that_has_changed():
@@ -637,31 +646,25 @@ def test_a_new_tuple_at_an_old_address_in_a_dict_that_has_changed():
     def made(number: int) -> Any:
         return tuple([number, 2])  # not a constant, which the code would keep
 
-    met = 0
-    for _ in range(200):
+    for _ in range(20):
         thing = Plain(t=made(10**9 + 1))
         program = anchored(thing, below([("instance_dict", "t"), ("tuple_item", 0)], "equals", 10**9 + 1))
         warm(program, o=thing)
         address = id(thing.t)
         thing.t = None
-        thing.t = made(10**9 + 2)
-        met += id(thing.t) == address
+        thing.t = made_at(address, lambda: made(10**9 + 2))
         assert not evaluate(program, o=thing)
-    assert met > 0 or UNDER is not None  # the sanitizers reuse no addresses
 
 
 def test_a_new_root_at_an_old_address():
-    met = 0
-    for _ in range(200):
+    for _ in range(20):
         thing = Plain(a=1)
         program = anchored(thing, below([("instance_dict", "a")], "equals", 1))
         warm(program, o=thing)
         address = id(thing)
         del thing
-        thing = Plain(a=1)
-        met += id(thing) == address
+        thing = made_at(address, lambda: Plain(a=1))
         assert not evaluate(program, o=thing)
-    assert met > 0 or UNDER is not None  # the sanitizers reuse no addresses
 
 
 def test_a_new_type_at_an_old_address():
@@ -864,14 +867,15 @@ def test_another_class_at_the_address_of_a_dead_one_is_another_class() -> None:
         address = id(made)
         del made
         holder.clear()
-        gc.collect(0)
+        gc.collect()
         other, _ = _class_and_program()
         instance = other()
         instance.x = 1
         reused += id(other) == address
         assert not evaluate(program, o=instance)
         del other, instance
-    assert reused or UNDER  # sanitizers keep freed memory apart
+    if not reused:  # sanitizers keep freed memory apart, and the C allocator may join freed blocks
+        pytest.skip("no class came to lie where a dead one had been")
 
 
 def test_a_counter_in_a_class_does_not_make_its_guards_slow() -> None:
