@@ -73,7 +73,7 @@ def _apart(lifetimes: Sequence[Lifetime], alignment: int) -> ArenaPlan:
 
 
 def _without_reuse() -> Any:
-    return mock.patch("treadle_codegen.host.workspace.plan_arena", _apart)
+    return mock.patch("treadle_codegen.host.memory_planner.plan_arena", _apart)
 
 
 # name -> (what is changed while compiling, arguments of treadle.compile)

@@ -16,6 +16,7 @@ from host.fake_recorder import FakeRecorder
 
 from treadle_codegen import CodegenOptions, CompiledGraph, compile_graph
 from treadle_codegen.host import replay as replay_module
+from treadle_codegen.host.recording import storage_elements
 from treadle_codegen.targets.cpp.target import CPP
 from treadle_codegen.targets.table import TARGETS
 
@@ -349,3 +350,10 @@ def test_nothing_is_lent_to_hooks(forward: CompiledGraph, recorder: FakeRecorder
     assert len({result[1].data_ptr() for result in kept}) == 4
     assert recorder.events.count("record") == 1
     assert results
+
+
+def test_elements_of_strided_memory() -> None:
+    assert storage_elements((2, 3), (3, 1)) == 6
+    assert storage_elements((2, 3), (10, 2)) == 15
+    assert storage_elements((0, 3), (3, 1)) == 0
+    assert storage_elements((), ()) == 1

@@ -17,9 +17,10 @@ import torch
 
 from treadle_codegen.errors import InternalError
 from treadle_codegen.host.host_program import HostProgram, write_host_program
+from treadle_codegen.host.memory_planner import MemoryPlanner
 from treadle_codegen.host.plan import ExecutionPlan
 from treadle_codegen.host.shape_specialisation import ShapeSpecialisation
-from treadle_codegen.host.workspace import NO_MEMORY, Fit, MemoryPlanner, Sizes, Workspace
+from treadle_codegen.host.workspace import NO_MEMORY, Fit, Sizes, Workspace
 from treadle_codegen.targets.renderer import OUT_OF_RANGE, slot_key
 from treadle_codegen.targets.target import Allocation, Target
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from treadle_codegen.host.workspace import outside_inference_mode, storage_elements
+from treadle_codegen.host.workspace import outside_inference_mode
 from treadle_codegen.targets.target import Recorder
 
 Run = Callable[..., list[Any]]
@@ -147,6 +147,13 @@ class Recording:
         elif self.unmoved:
             moved = [k for k in self.unmoved if addresses[self._index[k]] != self._first[self._index[k]]]
             self.unmoved.difference_update(moved)
+
+
+def storage_elements(shape: Sequence[int], strides: Sequence[int]) -> int:
+    """Elements from the first to the last one of a strided tensor; 0 for an empty one."""
+    if any(n == 0 for n in shape):
+        return 0
+    return 1 + sum((n - 1) * s for n, s in zip(shape, strides, strict=True))
 
 
 def _shared_elements(tensor: torch.Tensor) -> int | None:

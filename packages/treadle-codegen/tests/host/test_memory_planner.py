@@ -1,4 +1,4 @@
-"""Workspaces: growing, fitting, sharing Fits, pools, and which Fits are kept."""
+"""Workspaces and how their memory is planned: growing, fitting, sharing Fits, pools, and which Fits are kept."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 import torch
 
-import treadle_codegen.host.workspace as workspace_module
-from treadle_codegen.host.workspace import _FITS_KEPT, NO_MEMORY, Fit, MemoryPlanner, storage_elements
+import treadle_codegen.host.memory_planner as planner_module
+from treadle_codegen.host.memory_planner import _FITS_KEPT, MemoryPlanner
+from treadle_codegen.host.workspace import NO_MEMORY, Fit
 from treadle_codegen.ir.loops import Buffer, BufferKind, View
 from treadle_codegen.schedule.memory import plan_arena
 from treadle_codegen.targets.table import TARGETS
@@ -45,19 +46,12 @@ def fit_at(made: MemoryPlanner, n: int) -> Fit:
     return made.fits.get((n,)) or made.keep(Fit((n,), made.layout((n,)), (n,), [(2, n)]))
 
 
-def test_elements_of_strided_memory() -> None:
-    assert storage_elements((2, 3), (3, 1)) == 6
-    assert storage_elements((2, 3), (10, 2)) == 15
-    assert storage_elements((0, 3), (3, 1)) == 0
-    assert storage_elements((), ()) == 1
-
-
 def test_fitting_fills_the_table_and_makes_views() -> None:
     made = planner()
     workspace = made.new()
     made.fit(workspace, fit_at(made, 20))
     assert workspace.fitted.sizes == (20,)
-    assert workspace.table[1] == workspace.arena.data_ptr() + workspace.fitted.layout.offsets["a"]
+    assert workspace.table[1] == workspace.arena.data_ptr() + workspace.fitted.layout.plan.offsets["a"]
     assert workspace.table[2] == 20
     whole, part = workspace.views
     assert whole.shape == (2, 20) and part.shape == (20,) and part.dtype == torch.float32
@@ -66,8 +60,8 @@ def test_fitting_fills_the_table_and_makes_views() -> None:
 
 def test_buffers_one_after_the_other_share_the_arena() -> None:
     layout = planner().layout((1000,))
-    assert layout.offsets["a"] == layout.offsets["b"] == 0
-    assert 8000 <= layout.size < 8064
+    assert layout.plan.offsets["a"] == layout.plan.offsets["b"] == 0
+    assert 8000 <= layout.plan.size < 8064
 
 
 def test_the_arena_grows_and_never_shrinks() -> None:
@@ -93,7 +87,7 @@ def plans(monkeypatch: pytest.MonkeyPatch) -> list[int]:
         made.append(plan.size)
         return plan
 
-    monkeypatch.setattr(workspace_module, "plan_arena", counted)
+    monkeypatch.setattr(planner_module, "plan_arena", counted)
     return made
 
 
@@ -146,6 +140,19 @@ def test_views_follow_a_fit_that_is_made_again_with_another_plan() -> None:
         made.fit(workspace, fit_at(made, n))
         assert [view.data_ptr() for view in workspace.views] == [workspace.table[1], workspace.table[3]]
         made._layouts = made._layouts[:1]
+
+
+def test_many_sizes_without_a_function_and_with_one() -> None:
+    """Calls at the first sizes evaluate expressions, later ones run a function made of them."""
+    made = planner(keys=["b", View("a", (N,), (1,), N), View("b", (2, N // 2), (N, 2), 1)])  # type: ignore[arg-type]
+    workspace = made.new()
+    for n in (8, 9, 30, 31, 7, 0, 1, 64):
+        made.fit(workspace, fit_at(made, n))
+        whole, part, strided = workspace.views
+        start = workspace.arena.data_ptr() + workspace.fitted.layout.plan.offsets["b"]
+        assert (whole.shape, whole.stride(), whole.data_ptr() - start) == ((2, n), (n, 1), 0) or n == 0
+        assert part.shape == (n,) and (part.data_ptr() == workspace.table[1] + 4 * n or n == 0)
+        assert (strided.shape, strided.stride(), strided.storage_offset()) == ((2, n // 2), (n, 2), 1)
 
 
 def test_views_are_made_once_per_sizes() -> None:
