@@ -90,6 +90,13 @@ def test_graphs_that_their_nodes_alone_refuse():
     assert why_not_functional(trace(lambda x: x.view(-1))) is None
 
 
+def test_kernels_that_autocast_reaches_are_refused_under_it():
+    gm = fx.symbolic_trace(lambda x: torch.linalg.pinv(x))
+    assert why_not_functional(gm) is None
+    with torch.autocast("cpu"):
+        assert "calls operators that autocast casts" in why_not_functional(gm)
+
+
 def test_writes_to_windows_are_refused():
     def lost(x):
         x.unfold(0, 3, 3)[..., 0].mul_(2)

@@ -46,6 +46,8 @@ def why_not_functional(gm: fx.GraphModule) -> str | None:
         if record is not None and record.why_not_functional is not None:
             name = node.target if node.op == "call_method" else getattr(node.target, "__name__", record.name)
             return f"{name} has no functional form: {record.why_not_functional}"
+        if record is not None and record.casts_inside and torch._C._is_any_autocast_enabled():
+            return f"{record.name} calls operators that autocast casts"
         if record is not None and record.unchecked_argument is not None:
             position, name = record.unchecked_argument
             argument = node.kwargs.get(name, node.args[position] if position < len(node.args) else None)

@@ -73,3 +73,26 @@ def test_a_small_part_of_a_long_row_is_copied_without_gaps(
     seen.clear()
     torch.testing.assert_close(graph(x)[0], x[:, :10] * 2)
     assert seen[0] in {((4, 10), (10, 1)), ((4, 10), (1000, 1))}
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_parts_of_a_projection_keep_the_order_of_their_dimensions(
+    dynamic: bool, recorded: Callable[[torch.Tensor], torch.Tensor], tmp_path: Path
+) -> None:
+    """Most of such an argument's memory would be other parts: it is dense, and the results of attention have the planned layout."""
+
+    def function(x: torch.Tensor) -> Any:
+        heads = (x * 2).view(x.shape[0], x.shape[1], 3, 4, 8).permute(2, 0, 3, 1, 4)
+        return sum(recorded(part) for part in heads.unbind())
+
+    x = torch.randn(2, 5, 96)
+    if dynamic:
+        graph = compile_dynamic(function, lambda batch, length: [(batch, length, 96)], (2, 5), tmp_path)
+    else:
+        graph = compile_graph(capture(function, (x,)), [x], options=CodegenOptions(cache_dir=tmp_path))
+    for given in (x, torch.randn(3, 7, 96)) if dynamic else (x,):
+        seen.clear()
+        (made,) = graph(given)
+        batch, length, _ = given.shape
+        assert seen == [((batch, 4, length, 8), (length * 32, 8, 32, 1))] * 3
+        torch.testing.assert_close(made, function(given))

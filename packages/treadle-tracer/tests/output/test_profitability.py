@@ -112,6 +112,13 @@ def test_small_products_are_fused():
     assert profit(lambda x: (x @ w) @ w, rows) > profit(lambda x: (x @ w.long()) @ w.long(), rows.long())
 
 
+def test_layers_that_eager_computes_in_one_operator_have_parts_that_fuse():
+    layer = torch.nn.TransformerEncoderLayer(16, 2, 32, batch_first=True).eval()
+    assert profit(lambda x: layer(x), torch.ones(2, 5, 16)) > 0
+    attention = torch.nn.MultiheadAttention(16, 2, batch_first=True).eval()
+    assert profit(lambda x: attention(x, x, x, need_weights=False)[0], torch.ones(2, 5, 16)) > 0
+
+
 def test_writes_random_numbers_and_asserts_cost():
     x = torch.ones(4)
     assert profit(lambda x: x.add_(1), x) < profit(lambda x: x + 1, x)

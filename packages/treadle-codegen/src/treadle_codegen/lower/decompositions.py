@@ -15,6 +15,7 @@ import torch
 from torch._decomp import decomposition_table
 
 from treadle_codegen.lower.batch_norm_backward import batch_norm_backward
+from treadle_codegen.lower.encoder_layer import masked_softmax, multi_head_attention, transformer_encoder_layer
 from treadle_codegen.lower.lowerings import LOWERINGS
 from treadle_codegen.lower.nll_loss import nll_loss_backward
 from treadle_shapes.torch import families_with
@@ -28,6 +29,9 @@ def _log_softmax_backward(grad: torch.Tensor, output: torch.Tensor, dim: int, in
 
 
 _OWN: dict[Any, Callable[..., Any]] = {
+    torch.ops.aten._masked_softmax.default: masked_softmax,
+    torch.ops.aten._native_multi_head_attention.default: multi_head_attention,
+    torch.ops.aten._transformer_encoder_layer_fwd.default: transformer_encoder_layer,
     torch.ops.aten._log_softmax_backward_data.default: _log_softmax_backward,
     torch.ops.aten.native_batch_norm_backward.default: batch_norm_backward,
     torch.ops.aten.nll_loss_backward.default: nll_loss_backward,

@@ -20,8 +20,10 @@ from treadle_codegen.lower.indexing import (
     is_dense,
     is_plain,
     not_smaller,
+    product,
     same_strides,
     slowest_first,
+    stride_order,
 )
 from treadle_codegen.lower.tensor_expr import TensorExpr
 from treadle_codegen.lower.view import narrow
@@ -119,7 +121,8 @@ def _exact_argument(lowering: Lowering, x: TensorExpr) -> View:
     """The argument with the strides it has in eager: results may depend on them (layouts, algorithms)."""
     view = x.storage
     if view is None:
-        view = lowering.realize(x)
+        stands_in_base = x.base is not None and product(x.base.shape) == product(x.shape)
+        view = lowering.realize(x, None if stands_in_base else _closed_gaps(x))
     wanted = x.layout or x.gaps
     if wanted is None or same_strides(x.shape, view.strides, wanted):
         return view
@@ -128,6 +131,18 @@ def _exact_argument(lowering: Lowering, x: TensorExpr) -> View:
         assert copied is not None
         return copied
     return _with_gaps(lowering, x, wanted) or view
+
+
+def _closed_gaps(x: TensorExpr) -> Shape | None:
+    """Dense strides in the order of eager's, where these have gaps: a head's part of a projection. Results may follow that order."""
+    if x.gaps is None or 0 in x.gaps:
+        return None
+    strides: list[IntLike] = [1] * x.dim
+    room: IntLike = 1
+    for d in reversed(stride_order(x.shape, x.gaps)):
+        strides[d] = room
+        room = room * x.shape[d]
+    return tuple(strides)
 
 
 def _with_gaps(lowering: Lowering, x: TensorExpr, wanted: Shape) -> View | None:

@@ -42,6 +42,8 @@ _FUSED: dict[Kind, float] = {
 }
 # A function without a record is made of operators that have one.
 _UNKNOWN = 1.0
+# A layer that eager computes in one operator and whose parts fuse: attention in eval mode, and the encoder layer around it.
+_LAYER = 12.0
 # An operator that autograd records is called again, as its derivative, and its node is made and freed: so much more for each fused call.
 _RECORDED = 3.0
 # What eager takes to begin a backward pass, and to give gradients to leaves.
@@ -185,6 +187,8 @@ def _saved(node: torch.fx.Node, is_recorded: bool) -> float:
     calls = _UNKNOWN if record is None else _FUSED.get(record.kind, 0.0)
     if _is_small_product(node):
         calls = _SMALL_PRODUCT
+    elif record is not None and record.kind is Kind.ATTENTION and record.decompose:
+        calls = _LAYER
     values = list(_tensors_in(node.meta.get("example_value")))
     if not values or _is_part(node):
         return 0.0

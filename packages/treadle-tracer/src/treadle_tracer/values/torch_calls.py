@@ -165,6 +165,8 @@ def run_in_graph(
         raise Unsupported("torch-call-raises", f"detach_ of {args[0].describe()}, which is a view")
     if target is torch.Tensor or (known is not None and known.is_uninitialised):
         _rely_on_uninitialised(tx, _name(target))
+    if known is not None and known.casts_inside and torch._C._is_any_autocast_enabled():
+        raise Unsupported("casts-inside", _name(target))
     found = known_result(tx, target, args, kwargs)
     if found is not None:
         return found

@@ -19,7 +19,15 @@ family(
 )
 families(
     "_scaled_dot_product_flash_attention _scaled_dot_product_efficient_attention _scaled_dot_product_cudnn_attention "
-    "_scaled_dot_product_flash_attention_for_cpu _scaled_dot_product_attention_math _native_multi_head_attention",
+    "_scaled_dot_product_flash_attention_for_cpu _scaled_dot_product_attention_math",
     kind=Kind.ATTENTION,
 )
-family("_transformer_encoder_layer_fwd", kind=Kind.ATTENTION, fake_correction="fused encoder layer")
+family("_native_multi_head_attention", kind=Kind.ATTENTION, casts_inside=True, decompose=True)
+family("_masked_softmax", kind=Kind.NORMALISATION, decompose=True)
+family(
+    "_transformer_encoder_layer_fwd",
+    kind=Kind.ATTENTION,
+    casts_inside=True,
+    fake_correction="fused encoder layer",
+    decompose=True,
+)

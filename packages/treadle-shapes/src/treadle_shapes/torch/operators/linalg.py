@@ -22,12 +22,13 @@ families(
 families(
     """
     inverse linalg_inv linalg_cholesky linalg_lu_factor linalg_ldl_factor linalg_solve linalg_solve_ex linalg_tensorinv linalg_tensorsolve
-    linalg_matrix_power matrix_power linalg_eigh linalg_eigvalsh linalg_svd linalg_svdvals svd pinverse linalg_pinv linalg_matrix_rank
+    linalg_matrix_power matrix_power linalg_eigh linalg_eigvalsh linalg_svd linalg_svdvals svd linalg_matrix_rank
     linalg_cond linalg_norm linalg_matrix_norm nuclear_norm
     """,
     kind=Kind.LINALG,
     raises=Raises.BY_VALUE,
 )
+families("pinverse linalg_pinv", kind=Kind.LINALG, raises=Raises.BY_VALUE, casts_inside=True)
 families(
     """
     _linalg_det _linalg_slogdet linalg_cross linalg_householder_product linalg_ldl_solve linalg_lu linalg_lu_solve

@@ -193,12 +193,14 @@ class Operator:
     query_method: str | None = None
     #: stays whole under symbolic sizes, although PyTorch's Python dispatcher would decompose it
     preserved: bool = False
-    #: decomposed by `torch._decomp` before lowering, which is better than a call of the whole operator
+    #: decomposed before lowering, by `torch._decomp` or treadle-codegen, which is better than a call of the whole operator
     decompose: bool = False
     #: one of the results is memory for the backward pass of the same library, and its fake has another size
     has_opaque_result: bool = False
     #: it gives what its backward pass needs in grad mode only, and None instead elsewhere
     needs_grad_mode: bool = False
+    #: its kernel calls operators that autocast casts; fake tensors have the dtype of a call without autocast
+    casts_inside: bool = False
     #: why a call has no functional form
     why_not_functional: str | None = None
     #: position and name of a tensor argument whose values eager checks and the decomposition does not
