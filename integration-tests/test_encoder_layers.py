@@ -126,6 +126,19 @@ def test_a_frozen_encoder_below_a_trained_head() -> None:
 
 
 @torch.no_grad()
+def test_a_length_that_depends_on_data() -> None:
+    model = encoder(batch_first=True)
+
+    def function(x: torch.Tensor) -> torch.Tensor:
+        return model(x[x[:, 0] > 0][None])
+
+    compiled = treadle.compile(function)
+    for length in (9, 14, 30):
+        x = torch.randn(length, FEATURES)
+        torch.testing.assert_close(compiled(x), function(x), rtol=1e-4, atol=1e-5)
+
+
+@torch.no_grad()
 def test_empty_batches_and_lengths() -> None:
     model = encoder(batch_first=True)
     compiled = treadle.compile(model)

@@ -53,12 +53,16 @@ def test_layers(dtype: torch.dtype, gelu: bool, norm_first: bool, kind: int | No
 @torch.no_grad()
 @pytest.mark.parametrize("kind", MASKS)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
-def test_attention(dtype: torch.dtype, kind: int | None) -> None:
+@pytest.mark.parametrize(("weighted", "average"), [(False, True), (True, True), (True, False)])
+def test_attention(dtype: torch.dtype, kind: int | None, weighted: bool, average: bool) -> None:
     x, features, heads, *weights = encoder_arguments(dtype, False, False)[:7]
-    arguments = (x, x, x, features, heads, *weights, mask_of(kind), False, True, kind)
+    arguments = (x, x, x, features, heads, *weights, mask_of(kind), weighted, average, kind)
     made, expected = multi_head_attention(*arguments), aten._native_multi_head_attention(*arguments)
     close(made[0], expected[0])
-    assert made[1] is expected[1] is None
+    if weighted:
+        close(made[1], expected[1])
+    else:
+        assert made[1] is expected[1] is None
 
 
 @torch.no_grad()
@@ -66,7 +70,7 @@ def test_what_stays_whole() -> None:
     x, features, heads, *weights = encoder_arguments(torch.float32, False, False)[:7]
     other = x + 1
     assert multi_head_attention(x, other, other, features, heads, *weights, None, False) is NotImplemented
-    assert multi_head_attention(x, x, x, features, heads, *weights) is NotImplemented  # weights are asked for
+    assert multi_head_attention(x[:0], x[:0], x[:0], features, heads, *weights) is NotImplemented
     assert multi_head_attention(x, x, x, features, 3, *weights, None, False) is NotImplemented
     assert multi_head_attention(x[0], x[0], x[0], features, heads, *weights, None, False) is NotImplemented
     assert transformer_encoder_layer(x[0], *encoder_arguments(torch.float32, False, False)[1:]) is NotImplemented

@@ -25,6 +25,8 @@ def why_not_in_parts(query: torch.Tensor) -> str | None:
         return "GPUs have kernels of their own for it, which approximate gelu"
     if torch.is_autocast_enabled("cpu"):
         return "autocast casts what the operator calls inside"
+    if any(isinstance(size, int) and size == 0 for size in query.shape):
+        return "eager gives no weights of an empty batch"
     return "no batch of sequences: eager raises" if query.dim() != 3 else None
 
 
@@ -43,13 +45,15 @@ def multi_head_attention(
     average_attn_weights: bool = True,
     mask_type: int | None = None,
 ) -> Any:
-    """`_native_multi_head_attention`; NotImplemented where it stays whole: for other than self-attention, and where weights are asked for."""
-    if key is not query or value is not query or need_weights or why_not_in_parts(query) is not None:
+    """`_native_multi_head_attention`; NotImplemented for other than self-attention, of which eager also calls the operator in eval mode."""
+    if key is not query or value is not query or why_not_in_parts(query) is not None:
         return NotImplemented
     if query.shape[2] != embed_dim or tuple(qkv_weight.shape) != (3 * embed_dim, embed_dim) or embed_dim % num_head:
         return NotImplemented  # eager raises
-    attended = _attended(query, num_head, qkv_weight, qkv_bias, mask, mask_type)
-    return F.linear(attended, proj_weight, proj_bias), None
+    gathered, weights = _attended(query, num_head, qkv_weight, qkv_bias, mask, mask_type, need_weights)
+    if weights is not None and average_attn_weights:
+        weights = weights.sum(1) / num_head
+    return F.linear(gathered, proj_weight, proj_bias), weights
 
 
 def _attended(
@@ -59,17 +63,26 @@ def _attended(
     bias: torch.Tensor,
     mask: torch.Tensor | None,
     mask_type: int | None,
-) -> torch.Tensor:
-    """What each place in a batch of sequences (batch, length, features) gathers from all places, before the last linear layer."""
+    needs_weights: bool,
+) -> tuple[torch.Tensor, torch.Tensor | None]:
+    """What each place of a sequence gathers from all places, before the last linear layer, and by which weights, if asked for.
+
+    x and the result: (batch, length, features); weights: (batch, heads, length, length).
+    """
     batch, length, features = x.shape
     projected = F.linear(x, weight, bias).view(batch, length, 3, heads, features // heads)
     query, key, value = projected.permute(2, 0, 3, 1, 4).unbind()
-    if mask is None:
+    weights = None
+    if mask is None and not needs_weights:
         gathered = F.scaled_dot_product_attention(query, key, value)
     else:
         scores = torch.matmul(query * (features // heads) ** -0.5, key.transpose(-2, -1))
-        gathered = torch.matmul(_aten._masked_softmax.default(scores, mask.to(torch.bool), 3, mask_type), value)
-    return gathered.transpose(1, 2).reshape(batch, length, features)
+        if mask is None:
+            weights = torch.softmax(scores, 3)
+        else:
+            weights = _aten._masked_softmax.default(scores, mask.to(torch.bool), 3, mask_type)
+        gathered = torch.matmul(weights, value)
+    return gathered.transpose(1, 2).reshape(batch, length, features), weights if needs_weights else None
 
 
 def masked_softmax(
