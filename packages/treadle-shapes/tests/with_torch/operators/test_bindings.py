@@ -32,6 +32,17 @@ def test_others_have_none(op: object) -> None:
     assert binding_of(op) is None
 
 
+@pytest.mark.parametrize("name", ["multi_margin_loss", "multilabel_margin_loss", "binary_cross_entropy", "mse_loss"])
+def test_losses_have_none(name: str) -> None:
+    assert binding_of(getattr(aten, name).default) is None
+
+
+def test_the_bindings_of_losses_have_another_default() -> None:
+    x, target = torch.rand(4, 5), torch.rand(4, 5)
+    assert aten.binary_cross_entropy.default(x, target).shape == ()
+    assert torch._C._nn.binary_cross_entropy(x, target).shape == x.shape
+
+
 def test_results_are_those_of_the_operators() -> None:
     x = torch.randn(3, 4)
     for op, args in (
