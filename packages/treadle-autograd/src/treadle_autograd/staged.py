@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from .training import Call, ForwardResults, TrainingProgram
 
 _HOOKS = attrgetter("_post_accumulate_grad_hooks")
+_IS_DISTRIBUTED = torch.distributed.is_available()
 
 
 @dataclass
@@ -134,7 +135,7 @@ def somebody_waits(primals: Sequence[Any], *, look_closely: bool) -> bool:
     leaves = [p for p in primals if p.requires_grad and p.is_leaf]
     if any(map(_HOOKS, leaves)):
         return True
-    if not (torch.distributed.is_available() and torch.distributed.is_initialized()):
+    if not (_IS_DISTRIBUTED and torch.distributed.is_initialized()):
         return False
     is_wrapped = getattr(torch.nn.parallel.DistributedDataParallel, "_active_ddp_module", None) is not None
     return is_wrapped or (look_closely and any(map(_is_held, leaves)))
@@ -185,7 +186,7 @@ class FirstStage(torch.autograd.Function):
     def backward(ctx: Any, *grad_outputs: Any) -> Any:
         stages: Stages = ctx.stages
         nodes = _nodes(ctx, len(stages.groups))
-        asked = begin_pass(ctx.call, grad_outputs, stages.functions(nodes).get)
+        asked = begin_pass(ctx.call, grad_outputs, stages.functions(nodes))
         if not asked.wanted:
             return (None,) * (5 + len(stages.primals[0]))
         saved = ctx.saved_tensors  # raises what eager raises when they are gone, or have been changed
