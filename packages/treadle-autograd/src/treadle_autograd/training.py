@@ -31,6 +31,7 @@ from .partition import Halves
 from .rerun import DifferentiableRun, random_state
 from .staged import Stages, run_in_stages, somebody_waits
 from .traced_run import TracedRun, copy_with_history
+from .unpacked import layouts_to_restore, unpacked
 from .unrecorded import run_unrecorded
 from .wrapper import count_versions
 
@@ -398,6 +399,7 @@ class CompiledBackward(torch.autograd.Function):
         ctx.call = call
         results = call.run_forward(primals)
         ctx.numbers, ctx.layouts = results.numbers, results.layouts
+        ctx.saved_layouts = layouts_to_restore(results.saved)
         ctx.save_for_backward(*results.behind_own_nodes(results.saved))
         ctx.mark_non_differentiable(*results.not_differentiable())
         return results.move_behind_own_nodes(values)
@@ -411,7 +413,8 @@ class CompiledBackward(torch.autograd.Function):
         gradients: dict[int, Any] = dict.fromkeys(program.differentiated)
         if not asked.wanted:
             return (None, None, None, *gradients.values())
-        saved = ctx.saved_tensors  # raises what eager raises when they are gone, or have been changed
+        # Raises what eager raises when they are gone, or have been changed.
+        saved = unpacked(ctx.saved_tensors, ctx.saved_layouts)
         if asked.runs_compiled:
             absent = program.absent(asked.given, asked.wanted)
             given = [pair for k, pair in enumerate(zip(asked.given, ctx.layouts, strict=True)) if k not in absent]
