@@ -626,3 +626,25 @@ def test_lstm() -> None:
         found.append([x.grad, *[p.grad for p in model.parameters()], torch.rand(1)])
     assert_same(found[1], found[0])
     assert_one_graph()
+
+
+@pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last])
+def test_saved_tensors_come_back_in_other_layouts(layout):
+    """Hooks that move activations away (`save_on_cpu`) give them back contiguous."""
+    convolution = nn.Conv2d(4, 6, 3, padding=1).to(memory_format=layout)
+    start = torch.randn(2, 4, 5, 5).contiguous(memory_format=layout)
+    packs = (lambda t: t.contiguous(), lambda t: t.contiguous(memory_format=torch.channels_last) if t.dim() == 4 else t)
+
+    def program(x):
+        h = F.gelu(convolution(x))
+        return (h * h.sigmoid()).sum() + (x.mT * 2).exp().sum()
+
+    run = treadle.compile(program, options={"leave_unprofitable": False})
+    for pack in packs:
+        found = []
+        for call in (program, run):
+            x = start.clone().requires_grad_()
+            with torch.autograd.graph.saved_tensors_hooks(pack, lambda t: t):
+                loss = call(x)
+            found.append(torch.autograd.grad(loss, [x, convolution.weight]))
+        torch.testing.assert_close(found[1], found[0], rtol=1e-4, atol=1e-4)

@@ -7,9 +7,8 @@ torch.autograd.grad(..., create_graph=True)  a program of the gradients, or PyTo
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence, Set
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping, Sequence, Set
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
@@ -24,8 +23,7 @@ if TYPE_CHECKING:
 Layout = tuple[Sequence[int], Sequence[int], torch.dtype, torch.device]
 
 
-@dataclass(frozen=True)
-class BackwardPass:
+class BackwardPass(NamedTuple):
     """One backward pass through one call.
 
     given     the tangents, None where an output has none
@@ -41,30 +39,28 @@ class BackwardPass:
     runs_compiled: bool
 
 
-def begin_pass(call: Call, grad_outputs: Sequence[Any], function_of: Callable[[int], Any]) -> BackwardPass:
+def begin_pass(call: Call, grad_outputs: Sequence[Any], functions: Mapping[int, Any]) -> BackwardPass:
     """What the pass that runs now asks for.
 
-    function_of: the function in autograd's graph behind the primal of a gradient, by its position; None if it needs no gradient."""
-    joint = call.program.joint
-    given = tuple(grad_outputs[k] for k in joint.tangents)
-    defined = frozenset(k for k, tangent in enumerate(given) if tangent is not None)
-    functions = {
-        k: function_of(k)
-        for k, reads in enumerate(call.program.halves.reads)
-        if reads is not None and (not reads or reads & defined)
-    }
-    possible = tuple(k for k, function in functions.items() if function is not None)
+    functions: those in autograd's graph behind the primals of gradients, by position; None, or none, where no gradient is needed."""
+    program = call.program
+    joint = program.joint
+    given = tuple([grad_outputs[k] for k in joint.tangents])
+    is_defined = tuple([tangent is not None for tangent in given])
+    possible = tuple([k for k in program.reading(is_defined) if functions.get(k) is not None])
     named = named_inputs()
     asked = possible
     if named is None or named:  # else the engine goes through all nodes
         leaves = {id(given) for given in named or () if node_of(given) is None}
         asked = tuple(k for k in possible if _is_asked_for(functions[k], leaves))
-    wanted = call.program.choose(asked, possible)
+    wanted = program.choose(asked, possible)
     is_plain = not (torch.is_anomaly_enabled() or any(map(_is_wrapped, given)))
     is_cut = call.observers.were_there()
-    is_computed = all(custom.is_computed(defined) for custom in joint.custom)
-    runs_compiled = is_computed and is_plain and not (is_cut or torch.is_grad_enabled())
-    return BackwardPass(given, wanted if defined else (), is_plain, is_cut, runs_compiled)
+    runs_compiled = is_plain and not (is_cut or torch.is_grad_enabled())
+    if runs_compiled and joint.custom:
+        defined = frozenset(k for k, tangent in enumerate(given) if tangent is not None)
+        runs_compiled = all(custom.is_computed(defined) for custom in joint.custom)
+    return BackwardPass(given, wanted if any(is_defined) else (), is_plain, is_cut, runs_compiled)
 
 
 def gradients_elsewhere(

@@ -78,6 +78,10 @@ class Observers:
         return any(isinstance(n, _OUTPUT_NODE) and n.call.observers is self for n in nodes)
 
 
+NOBODY = Observers()
+"""Of calls whose outputs are not computed from each other."""
+
+
 def _is_observed(watched: tuple[weakref.ref[torch.Tensor], Mapping[int, Any]]) -> bool:
     reference, hooks = watched
     output = reference()

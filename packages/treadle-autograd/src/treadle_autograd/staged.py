@@ -19,11 +19,13 @@ from torch import fx
 
 from .backward_pass import BackwardPass, begin_pass, gradients_elsewhere, laid_out
 from .partition import Stage, cut, group_gradients, tangents_of
+from .unpacked import layouts_to_restore, unpacked
 
 if TYPE_CHECKING:
     from .training import Call, ForwardResults, TrainingProgram
 
 _HOOKS = attrgetter("_post_accumulate_grad_hooks")
+_IS_DISTRIBUTED = torch.distributed.is_available()
 
 
 @dataclass
@@ -134,7 +136,7 @@ def somebody_waits(primals: Sequence[Any], *, look_closely: bool) -> bool:
     leaves = [p for p in primals if p.requires_grad and p.is_leaf]
     if any(map(_HOOKS, leaves)):
         return True
-    if not (torch.distributed.is_available() and torch.distributed.is_initialized()):
+    if not (_IS_DISTRIBUTED and torch.distributed.is_initialized()):
         return False
     is_wrapped = getattr(torch.nn.parallel.DistributedDataParallel, "_active_ddp_module", None) is not None
     return is_wrapped or (look_closely and any(map(_is_held, leaves)))
@@ -177,6 +179,7 @@ class FirstStage(torch.autograd.Function):
         ctx.call, ctx.stages, ctx.device = call, stages, results.device
         ctx.numbers, ctx.layouts = results.numbers, results.layouts
         kept = [results.saved[place] for place in stages.saved[0]]
+        ctx.saved_layouts = layouts_to_restore(kept)
         ctx.save_for_backward(*results.behind_own_nodes(kept))
         ctx.mark_non_differentiable(*results.not_differentiable())
         return results.move_behind_own_nodes(values)
@@ -185,10 +188,11 @@ class FirstStage(torch.autograd.Function):
     def backward(ctx: Any, *grad_outputs: Any) -> Any:
         stages: Stages = ctx.stages
         nodes = _nodes(ctx, len(stages.groups))
-        asked = begin_pass(ctx.call, grad_outputs, stages.functions(nodes).get)
+        asked = begin_pass(ctx.call, grad_outputs, stages.functions(nodes))
         if not asked.wanted:
             return (None,) * (5 + len(stages.primals[0]))
-        saved = ctx.saved_tensors  # raises what eager raises when they are gone, or have been changed
+        # Raises what eager raises when they are gone, or have been changed.
+        saved = unpacked(ctx.saved_tensors, ctx.saved_layouts)
         if asked.runs_compiled:
             handed = stages.begin(asked, ctx)
         else:
@@ -209,6 +213,7 @@ class LaterStage(torch.autograd.Function):
     ) -> Any:
         ctx.set_materialize_grads(False)
         ctx.stages, ctx.number, ctx.device = stages, number, device
+        ctx.saved_layouts = layouts_to_restore(kept)
         ctx.save_for_backward(*kept)
         return torch.empty(0, device=device)
 
@@ -218,7 +223,7 @@ class LaterStage(torch.autograd.Function):
         if carrier is None:
             return (None,) * (5 + len(stages.primals[ctx.number]))
         handed: Handed = carrier.handed
-        gradients = stages.run(ctx.number, handed, ctx.saved_tensors)
+        gradients = stages.run(ctx.number, handed, unpacked(ctx.saved_tensors, ctx.saved_layouts))
         is_last = ctx.number == len(stages.groups) - 1
         return (None, None, None, None, None if is_last else _carrier(handed, ctx.device), *gradients)
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -20,15 +21,17 @@ from torch import fx
 from treadle_shapes import paused
 from treadle_shapes.torch import outside_transforms, undisturbed
 
+from .aliasing import picker
 from .backward_pass import Layout, begin_pass, gradients_elsewhere, laid_out
 from .check_results import check_callable, check_results
 from .effects import is_random
 from .joint import JointTrace
-from .observed import Observers, connect, edge_for, with_histories
+from .observed import NOBODY, Observers, connect, edge_for, with_histories
 from .partition import Halves
 from .rerun import DifferentiableRun, random_state
 from .staged import Stages, run_in_stages, somebody_waits
 from .traced_run import TracedRun, copy_with_history
+from .unpacked import layouts_to_restore, unpacked
 from .unrecorded import run_unrecorded
 from .wrapper import count_versions
 
@@ -99,6 +102,10 @@ class TrainingProgram:
         #: All where there are none: the outputs have a history all the same.
         computed = tuple(k for k, reads in enumerate(halves.reads) if reads is not None)
         self.differentiated = computed or tuple(range(len(joint.gradients)))
+        #: picks the primals that these belong to
+        self.leading_to_gradients = picker([joint.gradients[k] for k in self.differentiated])
+        self._n_inputs = len(joint.contract.inputs)
+        self._reading: dict[tuple[bool, ...], tuple[int, ...]] = {}
         self._chosen: set[tuple[int, ...]] = set()
         self._backwards: dict[tuple[tuple[int, ...], tuple[int, ...]], Compiled] = {}
         self._absent: dict[tuple[int, ...], tuple[int, ...]] = {}
@@ -108,24 +115,27 @@ class TrainingProgram:
 
     def __call__(self, *primals: Any) -> Sequence[Any]:
         # Behind the primals stand tensors that `halves` call known. The pass that computed them keeps them for as long as it needs them.
-        call, values = Call(self, primals[: len(self.joint.contract.inputs)]), dict[int, torch.Tensor]()
+        call, values = Call(self, primals[: self._n_inputs]), dict[int, torch.Tensor]()
         try:
-            stages = self._choose_stages(primals)
-            results = _apply(call, values, primals) if stages is None else run_in_stages(call, values, primals, stages)
+            if torch._C._are_functorch_transforms_active():
+                results = CompiledBackward.apply(call, values, list(primals), *self.leading_to_gradients(primals))
+            elif (stages := self._choose_stages(primals)) is not None:
+                results = run_in_stages(call, values, primals, stages)
+            else:
+                results = _apply(call, values, primals)
         except Exception as error:
             # Behind the kernels, only the program's own saved-tensor hooks can raise (checkpoint ends a recomputation in this way).
             if call.has_run:
                 error.raised_by_hook = True  # type: ignore[attr-defined]
             raise
-        written = {position: primals[place] for position, place in self.given_histories.items()}
+        given = self.given_histories
+        written = {position: primals[place] for position, place in given.items()} if given else {}
         if values:
             return connect(call, results, values, written)
         return with_histories(results, written) if written else results
 
     def _choose_stages(self, primals: Sequence[Any]) -> Stages | None:
         """The stages to run backward in; None where it runs in one piece. Behind the first call two primals tell."""
-        if torch._C._are_functorch_transforms_active():
-            return None
         if self._stages is None:
             gradients = self.joint.gradients
             looked_at = (gradients[0], gradients[-1]) if self._is_checked else gradients
@@ -142,6 +152,16 @@ class TrainingProgram:
                 check_results(results, self.halves.forward.graph.output_node().args[0], "forward")  # type: ignore[arg-type]
             self._is_checked = True
         return results
+
+    def reading(self, defined: tuple[bool, ...]) -> tuple[int, ...]:
+        """The positions of the gradients that depend on a tangent that is defined, or on none."""
+        found = self._reading.get(defined)
+        if found is None:
+            given = {k for k, is_defined in enumerate(defined) if is_defined}
+            reads = enumerate(self.halves.reads)
+            found = tuple(k for k, read in reads if read is not None and (not read or read & given))
+            self._reading[defined] = found
+        return found
 
     def absent(self, given: Sequence[torch.Tensor | None], wanted: tuple[int, ...]) -> tuple[int, ...]:
         """The tangents that are not defined and that the backward graph of these gradients does without. Zeros stand for others."""
@@ -197,11 +217,11 @@ class TrainingProgram:
             compiled = self._compile_backward(graph, examples)
         check_callable(compiled, "backward")
         is_checked = False
-        run_compiled = _below_autograd(compiled)
 
         def run(*arguments: Any) -> Sequence[Any]:
             nonlocal is_checked
-            found = run_compiled(*arguments)
+            with torch._C._AutoDispatchBelowADInplaceOrView():
+                found = compiled(*arguments)
             if not is_checked:
                 check_results(found, results, "backward")
                 is_checked = True
@@ -242,6 +262,17 @@ def _is_tensor(node: fx.Node) -> bool:
     return isinstance(node.meta.get("val"), torch.Tensor)
 
 
+_VERSION = attrgetter("_version")
+
+
+def _versions(values: Sequence[Any]) -> list[int]:
+    """The versions of all values, for each as `_version` tells it."""
+    try:
+        return list(map(_VERSION, values))
+    except (AttributeError, RuntimeError):  # numbers and inference tensors have none
+        return list(map(_version, values))
+
+
 def _version(value: Any) -> int:
     """How often a tensor has been written to; 0 for a number, and for a tensor made in inference mode, which autograd does not save."""
     return value._version if isinstance(value, torch.Tensor) and not value.is_inference() else 0
@@ -254,9 +285,9 @@ class Call:
         self.program = program
         old = program.read_and_written
         kept = [copy_with_history(p) if k in old else p for k, p in enumerate(primals)] if old else primals
-        self.primals = [(p, _version(p)) for p in kept]
+        self.primals = list(zip(kept, _versions(kept), strict=True))
         self.random_state = torch.get_rng_state() if program.draws_random else None
-        self.observers = Observers()
+        self.observers = Observers() if program.joint.sources else NOBODY
         self.has_run = False
         self._rerun: tuple[int, DifferentiableRun] | None = None
 
@@ -268,7 +299,9 @@ class Call:
         n_outputs = program.joint.n_outputs
         outputs, given = list(results[:n_outputs]), iter(results[n_outputs:])
         # Before they are saved: a saved tensor must have the version that it had then.
-        count_versions(outputs, program.joint.contract.versions)
+        versions = program.joint.contract.versions
+        if versions:
+            count_versions(outputs, versions)
         saved = [next(given) if place is None else primals[place] for place in program.halves.primals]
         return ForwardResults(program, outputs, saved, tuple(given))
 
@@ -366,6 +399,7 @@ class CompiledBackward(torch.autograd.Function):
         ctx.call = call
         results = call.run_forward(primals)
         ctx.numbers, ctx.layouts = results.numbers, results.layouts
+        ctx.saved_layouts = layouts_to_restore(results.saved)
         ctx.save_for_backward(*results.behind_own_nodes(results.saved))
         ctx.mark_non_differentiable(*results.not_differentiable())
         return results.move_behind_own_nodes(values)
@@ -374,12 +408,13 @@ class CompiledBackward(torch.autograd.Function):
     def backward(ctx: Any, *grad_outputs: Any) -> Any:
         call: Call = ctx.call
         program = call.program
-        functions = dict(zip(program.differentiated, ctx.next_functions, strict=True))
-        asked = begin_pass(call, grad_outputs, lambda k: functions[k][0])
+        functions = {k: function for k, (function, _) in zip(program.differentiated, ctx.next_functions, strict=True)}
+        asked = begin_pass(call, grad_outputs, functions)
         gradients: dict[int, Any] = dict.fromkeys(program.differentiated)
         if not asked.wanted:
             return (None, None, None, *gradients.values())
-        saved = ctx.saved_tensors  # raises what eager raises when they are gone, or have been changed
+        # Raises what eager raises when they are gone, or have been changed.
+        saved = unpacked(ctx.saved_tensors, ctx.saved_layouts)
         if asked.runs_compiled:
             absent = program.absent(asked.given, asked.wanted)
             given = [pair for k, pair in enumerate(zip(asked.given, ctx.layouts, strict=True)) if k not in absent]
@@ -400,10 +435,5 @@ def _apply(call: Call, values: dict[int, torch.Tensor], primals: Sequence[Any]) 
     """`CompiledBackward.apply`, without what it looks up in every call for functions that have `setup_context`.
 
     A tensor that a transform of `torch.func` has left behind is unwrapped, as there."""
-    given = primals
-    apply = CompiledBackward.apply
-    if not torch._C._are_functorch_transforms_active():
-        apply = _apply_node
-        given = [_unwrap(p) if isinstance(p, torch.Tensor) else p for p in primals]
-    gradients = call.program.joint.gradients
-    return apply(call, values, list(given), *[given[gradients[k]] for k in call.program.differentiated])  # type: ignore[no-any-return]
+    given = [_unwrap(p) if isinstance(p, torch.Tensor) else p for p in primals]
+    return _apply_node(call, values, given, *call.program.leading_to_gradients(given))  # type: ignore[no-any-return]

@@ -30,14 +30,16 @@ def _run(graph: fx.GraphModule, arguments: Sequence[Any]) -> Sequence[Any]:
 
 @dataclass(frozen=True)
 class Body:
-    """A backward body: graph of (*defined gradients, *saved, *kept) -> one gradient or None for each input.
+    """A backward body: graph of (*defined gradients, *saved, *inputs, *kept) -> one gradient or None for each input.
 
-    reads_saved: whether the saved tensors are among the arguments. kept: which of the kept values are, by position.
+    reads_saved: whether the saved tensors are among the arguments. kept: which of the kept values are, by position. inputs: which of the
+    inputs are, for their histories: what has changed their elements meanwhile does not matter.
     """
 
     graph: fx.GraphModule
     reads_saved: bool
     kept: tuple[int, ...]
+    inputs: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, eq=False)
@@ -95,6 +97,7 @@ class _Differentiable(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, gradient: CustomGradient, outputs: Any, saved: Any, kept: Any, run: Any, *inputs: Any) -> Any:
         ctx.gradient, ctx.kept, ctx.run = gradient, kept, run
+        ctx.inputs = inputs if any(body.inputs for body in gradient.bodies.values()) else ()
         ctx.layouts = [layout_of_gradient(output) for output in outputs]
         ctx.set_materialize_grads(gradient.materialises)
         ctx.mark_dirty(*[inputs[k] for k in gradient.dirty])
@@ -109,7 +112,8 @@ class _Differentiable(torch.autograd.Function):
         body = gradient.bodies.get((defined, torch.is_grad_enabled())) or gradient.bodies[defined, False]
         given = [_laid_out(t, layout) for t, layout in zip(tangents, ctx.layouts, strict=True) if t is not None]
         saved = ctx.saved_tensors if body.reads_saved else ()  # where some have been changed, this raises
-        gradients = ctx.run(body.graph, [*given, *saved, *[ctx.kept[k] for k in body.kept]])
+        edges = [ctx.inputs[k] for k in body.inputs]
+        gradients = ctx.run(body.graph, [*given, *saved, *edges, *[ctx.kept[k] for k in body.kept]])
         return (None, None, None, None, None, *gradients)
 
 

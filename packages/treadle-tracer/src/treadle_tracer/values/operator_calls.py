@@ -333,20 +333,30 @@ class _Call:
         if why_not is not None:
             raise self._refusal(why_not)
         if any(made.requires_grad for made, _ in outputs):
-            seen = [value for _, value in self._values.values() if isinstance(value, TensorValue)]
-            dispatched_gradients.record(tx, self._name, inputs, outputs, seen, self._derivative)
+            dispatched_gradients.record(tx, self._name, inputs, outputs, self)
         return result
 
-    def _derivative(
-        self, outputs: Pairs, inputs: Sequence[torch.Tensor], tangents: Sequence[TensorValue]
-    ) -> list[Value]:
-        """The gradients of inputs, for tangents of those of the outputs that have a history."""
-        given = [self._stand_in(tangent) for tangent in tangents]
-        asked = [(made, g) for (made, _), g in zip(outputs, given, strict=True) if made.requires_grad]
-        results, grad_outputs = zip(*asked, strict=True)
+    def seen(self) -> list[TensorValue]:
+        """The plain tensors met so far."""
+        return [value for _, value in self._values.values() if isinstance(value, TensorValue)]
+
+    def derivative(
+        self, outputs: Pairs, inputs: Sequence[torch.Tensor], tangents: Sequence[TensorValue], grad_mode: bool
+    ) -> tuple[list[tuple[torch.Tensor, Value] | None], Pairs]:
+        """The gradients of inputs, for tangents of those of the outputs that have a history; and these tangents."""
+        given = [(self._stand_in(tangent), tangent) for tangent in tangents]
+        asked = [(made, pair) for (made, _), pair in zip(outputs, given, strict=True) if made.requires_grad]
+        for _, (stand_in, _) in asked:
+            stand_in.requires_grad_(grad_mode)
+        results, read = zip(*asked, strict=True)
+        grad_outputs = [stand_in for stand_in, _ in read]
         self._keys, self._casting = _dispatch_keys(), _casting_devices()  # a backward pass runs without autocast
-        found = self.trace(lambda: torch.autograd.grad(results, inputs, grad_outputs, allow_unused=True))
-        return [self.value(gradient) for gradient in found]
+        found = self.trace(
+            lambda: torch.autograd.grad(
+                results, inputs, grad_outputs, retain_graph=True, create_graph=grad_mode, allow_unused=True
+            )
+        )
+        return [None if gradient is None else (gradient, self.value(gradient)) for gradient in found], read
 
     def _tensors(self, result: Any) -> list[torch.Tensor]:
         """The stand-ins for plain tensors in a result."""
