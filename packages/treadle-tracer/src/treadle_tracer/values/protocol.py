@@ -25,6 +25,8 @@ from treadle_tracer.values.container_operators import Operation, container_opera
 from treadle_tracer.values.deferred_text import DeferredText, is_open_text, joined_text
 from treadle_tracer.values.exceptions import interpreter_exception
 from treadle_tracer.values.functions import BoundMethod
+from treadle_tracer.values.identity import is_identical
+from treadle_tracer.values.identity_numbers import IDENTITY_NUMBERS, OutsideIdentityNumber
 from treadle_tracer.values.joined import SymbolicBool, is_same
 from treadle_tracer.values.made_natives import NativeObject
 from treadle_tracer.values.mapping_proxy import MappingProxyValue
@@ -378,6 +380,8 @@ def compare(tx: TraceContext, text: str, a: Value, b: Value) -> Value:
     if has_python_method(tx, a, (forward, "__eq__")) or has_python_method(tx, b, (backward, "__eq__")):
         return _compare_objects(tx, text, a, b, forward, backward)
     if isinstance(a, ConcreteValue) and isinstance(b, ConcreteValue):
+        if isinstance(a, OutsideIdentityNumber) and isinstance(b, OutsideIdentityNumber) and text in ("==", "!="):
+            return boolean(_plainly_equal(tx, a, b) == (text == "=="))
         return fold(tx, function, [a, b], {})
     if isinstance(a, NativeObject) or isinstance(b, NativeObject):
         found = _compare_natives(tx, a, b, forward, backward)
@@ -439,6 +443,8 @@ def _compare_contents(tx: TraceContext, text: str, a: Value, b: Value) -> Value 
 
 
 def _plainly_equal(tx: TraceContext, a: Value, b: Value) -> bool:
+    if isinstance(a, IDENTITY_NUMBERS) and isinstance(b, IDENTITY_NUMBERS):
+        return is_identical(tx, a.target, b.target)
     if isinstance(a, BoundMethod) and isinstance(b, BoundMethod):
         return is_same(tx, a.instance, b.instance) and same_or_equal(tx, a.function, b.function)
     if isinstance(a, Method) and isinstance(b, Method):
