@@ -154,6 +154,43 @@ def test_a_number_that_is_kept_between_calls():
         assert traced.last == plain.last == id(tensors_[i])
 
 
+def test_numbers_of_constants_that_are_kept_between_calls():
+    def first(x, kept):
+        kept.append(id("loss"))
+        return x + 1
+
+    def compared(x, kept):
+        kept.append(id("loss"))
+        return x + 1, kept[0] == id("loss"), kept[0] in [id("loss")]
+
+    def looked_up(x, kept):
+        table = {number: 1 for number in kept}
+        mine = {id("loss"): 2}
+        kept.append(id("loss"))
+        return x + 1, table.get(id("loss")), mine.get(kept[0]), id("loss") in set(kept)
+
+    def in_a_dict(x, kept):
+        known = kept.setdefault(id("loss"), 0)
+        kept[id("loss")] = known + 1
+        return x + 1, kept[id("loss")], len(kept)
+
+    for program, make in ((first, list), (compared, list), (looked_up, list), (in_a_dict, dict)):
+        run, kept, plain = compiled(program)[0], make(), make()
+        for _ in range(4):
+            assert str(run(torch.ones(3), kept)) == str(program(torch.ones(3), plain))
+            assert kept == plain
+
+
+def test_a_number_that_is_known_before_a_break():
+    def f(x, n):
+        text = "ab" + str(n)
+        return x + 1, id(text) == id(text), {id(text): 1}.get(id(text))
+
+    run, _ = compiled(f)
+    for n in (1, 2, 3, 1):
+        assert run(torch.ones(3), n)[1:] == (True, 1)
+
+
 def test_two_equal_texts_break():
     def f(x, text):
         return x + 1, {id("loss"): 1}.get(id(text))

@@ -66,7 +66,7 @@ def guard_hashed_objects(tx: TraceContext) -> None:
             _guard_all_apart(tx, [value.source for value in values if value.source is not None])
     if tx.hashes_addresses:
         for number in tx.hashed_numbers:
-            assert number.obj  # guards which object it is
+            number.settle()
 
 
 def _is_known_object(tx: TraceContext, value: Any) -> bool:

@@ -10,18 +10,17 @@ which object it is; of what the trace has made it breaks the graph.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING
 
 from treadle_tracer.errors import Unsupported
 from treadle_tracer.values.base import ConcreteValue, Constant, LazyValue
 from treadle_tracer.values.constant_objects import ConstantObject
 from treadle_tracer.values.constants import may_be_another
 from treadle_tracer.values.functions import BoundMethod, FunctionValue
-from treadle_tracer.values.identity import is_identical
 from treadle_tracer.values.made_natives import NativeObject
 from treadle_tracer.values.mappings import DictValue
 from treadle_tracer.values.objects import ObjectValue
-from treadle_tracer.values.outside_identity import KnownIdentityNumber, OutsideIdentityNumber
+from treadle_tracer.values.outside_identity import IdentityNumber, KnownIdentityNumber, OutsideIdentityNumber
 from treadle_tracer.values.sequences import ListValue, TupleValue
 from treadle_tracer.values.sets import SetValue
 from treadle_tracer.values.tensor import TensorValue
@@ -29,63 +28,6 @@ from treadle_tracer.values.value import Value
 
 if TYPE_CHECKING:
     from treadle_tracer.values.value import TraceContext
-
-
-class IdentityNumber(Value):
-    """The address of `target`, which is not known. It can be a key and be compared with others of its kind."""
-
-    __slots__ = ("target",)
-
-    def __init__(self, target: Value):
-        self.source = None
-        self.target = target
-
-    def python_type(self) -> type:
-        return int
-
-    def describe(self) -> str:
-        return self.target.describe()
-
-    def truth(self, tx: TraceContext) -> bool:
-        return True
-
-    def hash_key(self, tx: TraceContext) -> Any:
-        return _IdentityOfConstant(tx, self.target) if isinstance(self.target, ConcreteValue) else self
-
-    def reconstruct(self, cg: Any) -> None:
-        cg.call_const(id, self.target)
-
-    def refuse(self, *args: Any, **kwargs: Any) -> NoReturn:
-        """Raise the reason why the number itself is not known."""
-        raise Unsupported("identity-number", self.target.describe())
-
-    get_attr = as_index = builtin_method = call_method = refuse
-
-
-class _IdentityOfConstant:
-    """The key of the address of a constant that has equals. Constants that are not equal are different objects."""
-
-    __slots__ = ("_target", "_tx")
-
-    def __init__(self, tx: TraceContext, target: ConcreteValue):
-        self._tx, self._target = tx, target
-
-    def __hash__(self) -> int:
-        return hash((type(self._target.obj), self._target.hash_key(self._tx)))
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _IdentityOfConstant) and _is_one_object(self._tx, self._target, other._target)
-
-
-def _is_one_object(tx: TraceContext, a: ConcreteValue, b: ConcreteValue) -> bool:
-    """Whether two constants are one object. Of equal ones from outside it is guarded; Unsupported is raised of others."""
-    if a.source is None or b.source is None or a.source == b.source or type(a.obj) is not type(b.obj):
-        return is_identical(tx, a, b)
-    if a.obj is b.obj:
-        tx.guards.add(a.source, "same_object", b.source)
-        return True
-    tx.guards.add(a.source, "distinct_objects", (b.source,))
-    return False
 
 
 IDENTITY_NUMBERS = (IdentityNumber, KnownIdentityNumber, OutsideIdentityNumber)

@@ -25,7 +25,7 @@ from treadle_tracer.values.dict_writes import DictWrites
 from treadle_tracer.values.iteration import DictIterator
 from treadle_tracer.values.key_guards import guard_key_of, guard_keys_of, guard_open_key, item_source, open_item
 from treadle_tracer.values.keys import asks_objects, check_keys
-from treadle_tracer.values.outside_identity import OutsideIdentityNumber
+from treadle_tracer.values.outside_identity import settle_address
 from treadle_tracer.values.sequences import TupleValue, symbolic_length
 from treadle_tracer.values.value import NotConstant, Raised, Value, special_method
 from treadle_tracer.values.varying import VaryingKey, are_equal, place_of, varies
@@ -158,8 +158,8 @@ class DictValue(Value):
 
     def guard_key(self, tx: TraceContext, key: Value, hashed: Any) -> bool | None:
         """Guard whether `key` is there. The result tells, None where all keys are guarded or the program has stored it."""
-        if self.obj is not None and isinstance(key, OutsideIdentityNumber):
-            key.constant()  # guards which object it is
+        if self.obj is not None:
+            settle_address(key)
         if self.keys_guarded or self.source is None or hashed in self.stored:
             return None
         if hashed.__class__ is VaryingKey:

@@ -26,7 +26,7 @@ from treadle_tracer.values.deferred_text import DeferredText, is_open_text, join
 from treadle_tracer.values.exceptions import interpreter_exception
 from treadle_tracer.values.functions import BoundMethod
 from treadle_tracer.values.identity import is_identical
-from treadle_tracer.values.identity_numbers import IDENTITY_NUMBERS, OutsideIdentityNumber
+from treadle_tracer.values.identity_numbers import IDENTITY_NUMBERS
 from treadle_tracer.values.joined import SymbolicBool, is_same
 from treadle_tracer.values.made_natives import NativeObject
 from treadle_tracer.values.mapping_proxy import MappingProxyValue
@@ -34,6 +34,7 @@ from treadle_tracer.values.mappings import DictValue, DictView
 from treadle_tracer.values.numpy_numbers import NumpyNumber
 from treadle_tracer.values.objects import ObjectValue
 from treadle_tracer.values.originals import replaced_method
+from treadle_tracer.values.outside_identity import IdentityNumber, OutsideIdentityNumber
 from treadle_tracer.values.sequences import ListValue, TupleValue, compare_sequences
 from treadle_tracer.values.sets import SetValue, entries_of
 from treadle_tracer.values.stand_ins import is_of_program, result_type
@@ -445,6 +446,9 @@ def _compare_contents(tx: TraceContext, text: str, a: Value, b: Value) -> Value 
 def _plainly_equal(tx: TraceContext, a: Value, b: Value) -> bool:
     if isinstance(a, IDENTITY_NUMBERS) and isinstance(b, IDENTITY_NUMBERS):
         return is_identical(tx, a.target, b.target)
+    for number in (a, b):
+        if isinstance(number, IdentityNumber) and number.is_of_constant and a.python_type() is b.python_type():
+            number.refuse()  # the other one may have been kept from an earlier call
     if isinstance(a, BoundMethod) and isinstance(b, BoundMethod):
         return is_same(tx, a.instance, b.instance) and same_or_equal(tx, a.function, b.function)
     if isinstance(a, Method) and isinstance(b, Method):
