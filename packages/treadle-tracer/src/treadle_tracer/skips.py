@@ -10,6 +10,7 @@ import enum
 import functools
 import importlib.machinery
 import inspect
+import operator
 import os
 import sysconfig
 from dataclasses import dataclass
@@ -177,7 +178,7 @@ def skips_callees(code: CodeType) -> bool:
     )
 
 
-_PLAIN = (type(None), bool, int, float, complex, str, bytes, type, ModuleType)
+_PLAIN = (type(None), bool, int, float, complex, str, bytes, range, type, ModuleType)
 _MAX_LOOKED_AT = 64
 
 
@@ -207,9 +208,30 @@ def _may_hold_tensors(obj: Any, depth: int) -> bool:
         return False
     if type(obj) is FunctionType:
         return why_not_trace_file(obj.__code__.co_filename) is None or str(obj.__module__).startswith("torch")
+    if is_one_of(type(obj), _ITERATORS):
+        return _may_give_tensors(obj, depth)
     if is_one_of(type(obj), (list, tuple, set, frozenset, dict)):
         if depth == 0 or len(obj) > _MAX_LOOKED_AT:
             return True
         members = [*obj, *obj.values()] if isinstance(obj, dict) else obj
         return any(_may_hold_tensors(member, depth - 1) for member in members)
     return True
+
+
+_ITERATORS = (
+    *(type(iter(container)) for container in ([], (), set[Any](), {}, {}.values(), {}.items(), range(0), "", b"")),
+    *(type(reversed(container)) for container in ([], {}, {}.values(), {}.items())),
+    enumerate,
+    zip,
+)
+"""Iterators that say what they iterate over. A comprehension, a function of its own before Python 3.12, has one as its argument."""
+
+
+def _may_give_tensors(iterator: Any, depth: int) -> bool:
+    if operator.length_hint(iterator) > _MAX_LOOKED_AT and type(iterator) is not type(iter(range(0))):
+        return True  # that of a dict or a set copies the items
+    try:
+        parts = iterator.__reduce__()[1]
+    except RuntimeError:  # its dict has changed
+        return True
+    return any(_may_hold_tensors(part, depth) for part in parts)

@@ -127,3 +127,28 @@ def test_frames_that_surely_have_no_tensors():
     assert no_tensors(computes, a=list(range(1000)), b=1) is None
     assert no_tensors(calls, a=1) is None
     assert no_tensors(closes, a=1) is None
+
+
+def test_iterators_are_looked_into_and_stay_as_they_are():
+    def comprehension(iterator):
+        return [item + 1 for item in iterator]
+
+    plain, tensors = {"a": 1, "b": 2}, {"a": 1, "b": torch.ones(1)}
+    for make in (
+        iter, reversed, enumerate, zip,
+        lambda d: iter(d.values()), lambda d: iter(d.items()), lambda d: reversed(d.items()), lambda d: iter(list(d.values())),
+        lambda d: iter(tuple(d.items())), lambda d: enumerate(zip(d.values(), d)), lambda d: iter({*d}),
+    ):  # fmt: skip
+        for mapping in (plain, tensors):
+            iterator, again = make(mapping), make(mapping)
+            holds = str(torch.ones(1)) in str(list(make(mapping)))
+            assert (no_tensors(comprehension, iterator=iterator) is None) is holds
+            assert str(list(iterator)) == str(list(again))
+    assert no_tensors(comprehension, iterator=iter(range(3))) is not None
+    assert no_tensors(comprehension, iterator=iter(range(10**9))) is not None
+    assert no_tensors(comprehension, iterator=(item for item in [1])) is None
+    assert no_tensors(comprehension, iterator=iter([1] * 1000)) is None
+    changed = {1: 2}
+    iterator = iter(changed)
+    changed[3] = 4
+    assert no_tensors(comprehension, iterator=iterator) is None

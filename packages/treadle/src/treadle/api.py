@@ -96,20 +96,30 @@ def compile(  # noqa: A001 (the name users expect)
         return compile_handler(backend_function, chosen.for_tracer(is_codegen=backend == "codegen"), Reporter())
 
     target = getattr(fn_or_module, "_treadle_original", fn_or_module)
-    if type(target) is types.FunctionType and backends.is_own(backend):
-        return _mark(_sharing_dispatcher(target, f"{backend} {chosen}", handler), target)
+    if backends.is_own(backend):
+        return _sharing(target, f"{backend} {chosen}", handler)
     return attach(fn_or_module, handler())
 
 
-def _sharing_dispatcher(function: types.FunctionType, options: str, make_handler: Callable[[], FrameCompiler]) -> Any:
-    """A dispatcher for the function, with the entries of the last one that was made under the same options."""
-    known = compiled_functions.found(function, options)
+def _sharing(target: Any, options: str, make_handler: Callable[[], FrameCompiler]) -> Any:
+    """A callable like `target`, with the entries of the last one that was made of it under the same options."""
+    method: types.FunctionType | None = None
+    if isinstance(target, torch.nn.Module):
+        owner, source = target, _call_it.__code__
+    elif type(target) is types.FunctionType:
+        owner, source = target, target.__code__
+    elif isinstance(target, types.MethodType) and isinstance(target.__func__, types.FunctionType):
+        owner, method = target.__self__, target.__func__
+        source = method.__code__
+    else:
+        return attach(target, make_handler())
+    known = compiled_functions.found(owner, options, source, method)
     if known is None:
-        handler, copy = make_handler(), function.__code__.replace()
-        _handlers.add(handler)
-        known = compiled_functions.Compiled(handler, function.__code__, copy)
-        compiled_functions.keep(function, options, known)
-    return _following(function, known.handler, known.copy)
+        code = _trampoline_code(type(target).__name__) if isinstance(target, torch.nn.Module) else source.replace()
+        function = None if method is None else weakref.ref(method)
+        known = compiled_functions.Compiled(make_handler(), source, code, function)
+        compiled_functions.keep(owner, options, known)
+    return attach(target, known.handler, known.copy)
 
 
 def _require_callable(target: Any) -> Any:
@@ -124,18 +134,21 @@ def _require_callable(target: Any) -> Any:
     return target
 
 
-def attach(target: Any, handler: FrameCompiler) -> Any:
-    """A callable like `target` whose calls go through `handler`. It has a code object, and so cached entries, of its own."""
+def attach(target: Any, handler: FrameCompiler, code: types.CodeType | None = None) -> Any:
+    """A callable like `target` whose calls go through `handler`.
+
+    code: that of a callable that was made of `target` before, whose cached entries it shares. Without, it has a code object of its own.
+    """
     _handlers.add(handler)
     if isinstance(target, torch.nn.Module):
         module = original_of(target)
-        return compiled_module(module, _dispatcher(_trampoline(type(module).__name__), handler))
+        return compiled_module(module, _dispatcher(_trampoline(type(module).__name__, code), handler))
     target = getattr(target, "_treadle_original", target)
     if isinstance(target, types.FunctionType):
-        return _mark(_following(target, handler, target.__code__.replace()), target)
+        return _mark(_following(target, handler, code or target.__code__.replace()), target)
     if isinstance(target, types.MethodType) and isinstance(target.__func__, types.FunctionType):
         function = target.__func__
-        following = _following(function, handler, function.__code__.replace())
+        following = _following(function, handler, code or function.__code__.replace())
         return _mark(functools.partial(following, target.__self__), target)
     name = str(getattr(target, "__name__", type(target).__name__))
     return _mark(functools.partial(_dispatcher(_trampoline(name), handler), target), target)
@@ -184,13 +197,17 @@ def _call_it(self: Any, /, *args: Any, **kwargs: Any) -> Any:
     return self(*args, **kwargs)
 
 
-def _trampoline(name: str) -> types.FunctionType:
+def _trampoline(name: str, code: types.CodeType | None = None) -> types.FunctionType:
     """A new function ``forward_of_<name>(self, /, *args, **kwargs)`` that calls `self`: the root frame of a compiled module."""
+    code = code or _trampoline_code(name)
+    return types.FunctionType(code, {"__builtins__": __builtins__, "__name__": f"<compiled {name}>"}, code.co_name)
+
+
+def _trampoline_code(name: str) -> types.CodeType:
     full_name = f"forward_of_{name}"
-    code = _call_it.__code__.replace(
+    return _call_it.__code__.replace(
         co_name=full_name, co_qualname=full_name, co_filename=f"<compiled {name}>", co_firstlineno=1
     )
-    return types.FunctionType(code, {"__builtins__": __builtins__, "__name__": f"<compiled {name}>"}, full_name)
 
 
 def disable(fn: F) -> F:

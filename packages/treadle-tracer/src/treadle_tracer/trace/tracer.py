@@ -133,6 +133,8 @@ class Tracer:
         )
         self.wrapped: dict[int, tuple[Any, Value]] = {}
         self.hashed: dict[int, Any] = {}
+        self.hashed_numbers: list[Any] = []
+        self.hashes_addresses = False
         self.lookup_cache: dict[tuple[type, str, type | None], tuple[Any, type | None]] = {}
         self.class_writes: dict[tuple[int, str], Any] = {}
         self.global_cache: dict[tuple[int, str], Value] = {}

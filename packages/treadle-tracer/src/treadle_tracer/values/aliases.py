@@ -62,8 +62,16 @@ def guard_hashed_objects(tx: TraceContext) -> None:
     for value in tx.hashed.values():
         by_type.setdefault(value.python_type(), []).append(value)
     for values in by_type.values():
-        if not all(value.is_known_object(tx) for value in values):
+        if not all(_is_known_object(tx, value) for value in values):
             _guard_all_apart(tx, [value.source for value in values if value.source is not None])
+    if tx.hashes_addresses:
+        for number in tx.hashed_numbers:
+            number.settle()
+
+
+def _is_known_object(tx: TraceContext, value: Any) -> bool:
+    """Whether the identity of the object is guarded."""
+    return _is_one_object(value) if not hasattr(value, "is_known_object") else value.is_known_object(tx)
 
 
 def _guard_changed(tx: TraceContext, changed: list[Value], others: list[Value]) -> None:

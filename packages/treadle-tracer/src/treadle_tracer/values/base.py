@@ -67,6 +67,9 @@ def settled(value: Value) -> Value:
     return value
 
 
+_LEAST_ADDRESS = 1 << 16
+
+
 class ConcreteValue(Value):
     """A value that is one known Python object: constants, classes, functions, modules. `obj` is that object."""
 
@@ -94,6 +97,8 @@ class ConcreteValue(Value):
                 hash(self.obj)
             except TypeError as error:
                 tx.raise_real(error)
+        elif type(self.obj) is int and self.obj > _LEAST_ADDRESS:
+            tx.hashes_addresses = True
         return self.obj
 
     def as_index(self, tx: TraceContext) -> int:

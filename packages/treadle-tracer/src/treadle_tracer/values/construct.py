@@ -63,6 +63,7 @@ from treadle_tracer.values.rules.table import rule_of
 from treadle_tracer.values.sequences import ListValue, TupleValue, make_slice
 from treadle_tracer.values.sets import SetValue, copy_set
 from treadle_tracer.values.shadows import MadeDescriptor, descriptor_parts, register
+from treadle_tracer.values.subclasses import subclasses_of
 from treadle_tracer.values.tensor import SymbolicValue
 from treadle_tracer.values.tensor_construction import (
     new_buffer,
@@ -497,8 +498,8 @@ def method_of_class(
         for key in given["iterable"].unpack(tx):
             made.set_item(tx, key, given.get("value", NONE))
         return made
-    if name == "__subclasses__":
-        raise Unsupported("call", f"{owner.describe()}.__subclasses__")
+    if name == "__subclasses__" and not args and not kwargs and not issubclass(cls, type):
+        return subclasses_of(tx, owner)
     if name == "__init_subclass__":  # object's
         if args or kwargs:
             tx.raise_exception(TypeError, f"{cls.__name__}.__init_subclass__() takes no keyword arguments")

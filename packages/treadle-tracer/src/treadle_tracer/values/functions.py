@@ -292,6 +292,9 @@ class BoundMethod(Value):
         return self.function.get_attr(tx, name)
 
     def reconstruct(self, cg: Any) -> None:
+        if self.source is not None:
+            super().reconstruct(cg)
+            return
         cg.cb.push_null()
         cg.const(types.MethodType)
         cg.value(self.function)

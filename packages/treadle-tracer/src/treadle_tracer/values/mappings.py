@@ -25,6 +25,7 @@ from treadle_tracer.values.dict_writes import DictWrites
 from treadle_tracer.values.iteration import DictIterator
 from treadle_tracer.values.key_guards import guard_key_of, guard_keys_of, guard_open_key, item_source, open_item
 from treadle_tracer.values.keys import asks_objects, check_keys
+from treadle_tracer.values.outside_identity import settle_address
 from treadle_tracer.values.sequences import TupleValue, symbolic_length
 from treadle_tracer.values.value import NotConstant, Raised, Value, special_method
 from treadle_tracer.values.varying import VaryingKey, are_equal, place_of, varies
@@ -157,6 +158,8 @@ class DictValue(Value):
 
     def guard_key(self, tx: TraceContext, key: Value, hashed: Any) -> bool | None:
         """Guard whether `key` is there. The result tells, None where all keys are guarded or the program has stored it."""
+        if self.obj is not None:
+            settle_address(key)
         if self.keys_guarded or self.source is None or hashed in self.stored:
             return None
         if hashed.__class__ is VaryingKey:
@@ -275,6 +278,9 @@ class DictValue(Value):
         """Entries to copy into another dict; values may be lazy."""
         self.guard_keys(tx)
         self.close_keys(tx)
+        for held, (key, _) in self.entries.items():
+            if type(held) is int:
+                key.hash_key(tx)  # it may be an address
         return self.entries
 
     # ---- writing
@@ -405,6 +411,8 @@ def wrap_key(tx: TraceContext, key: Any, source: Source) -> Value:
 
 def outside_hash_key(tx: TraceContext, key: Value) -> Any:
     """The hash key of a key that stands in an outside dict. It had a hash when it was put there, and Python does not ask for it again."""
+    if key.__class__ is Constant and type(key.constant()) is int:
+        return key.constant()  # that it may be an address matters where it becomes a key of the trace's own
     try:
         return key.hash_key(tx)
     except Raised as raised:

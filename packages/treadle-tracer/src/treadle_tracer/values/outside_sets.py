@@ -16,6 +16,7 @@ from treadle_tracer.source import ConstSource
 from treadle_tracer.values.base import NONE, Constant
 from treadle_tracer.values.key_guards import HasMember, SameSet
 from treadle_tracer.values.objects import IDENTITY_HASHES
+from treadle_tracer.values.outside_identity import KnownIdentityNumber, OutsideIdentityNumber
 from treadle_tracer.values.sequences import symbolic_length
 from treadle_tracer.values.sets import SetValue
 from treadle_tracer.values.value import Value
@@ -64,6 +65,7 @@ class OutsideSet(SetValue):
         self._entries = entries
 
     def contains(self, tx: TraceContext, item: Value) -> bool:
+        item = _plain_number(item)
         if not self.is_unread or not self._is_plain(tx, item):
             return super().contains(tx, item)
         return self._is_added(tx, item) or self._was_there(tx, item)
@@ -86,6 +88,7 @@ class OutsideSet(SetValue):
         return self.length(tx) > 0
 
     def builtin_method(self, tx: TraceContext, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        args = list(map(_plain_number, args))
         is_open = name == "add" and self.cls is set and self.is_unread and len(args) == 1 and not kwargs
         if not is_open or not self._is_plain(tx, args[0]):
             return super().builtin_method(tx, name, args, kwargs)
@@ -119,6 +122,11 @@ class OutsideSet(SetValue):
 
 
 _PLAIN = (int, bool, str, bytes, type(None))
+
+
+def _plain_number(item: Value) -> Value:
+    """The item, and of the address of an object the number itself, with which the members are compared."""
+    return Constant(item.constant()) if isinstance(item, (KnownIdentityNumber, OutsideIdentityNumber)) else item
 
 
 def _are_equal(tx: TraceContext, a: Value, b: Value) -> bool:

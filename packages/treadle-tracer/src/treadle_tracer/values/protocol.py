@@ -25,6 +25,8 @@ from treadle_tracer.values.container_operators import Operation, container_opera
 from treadle_tracer.values.deferred_text import DeferredText, is_open_text, joined_text
 from treadle_tracer.values.exceptions import interpreter_exception
 from treadle_tracer.values.functions import BoundMethod
+from treadle_tracer.values.identity import is_identical
+from treadle_tracer.values.identity_numbers import IDENTITY_NUMBERS
 from treadle_tracer.values.joined import SymbolicBool, is_same
 from treadle_tracer.values.made_natives import NativeObject
 from treadle_tracer.values.mapping_proxy import MappingProxyValue
@@ -32,6 +34,7 @@ from treadle_tracer.values.mappings import DictValue, DictView
 from treadle_tracer.values.numpy_numbers import NumpyNumber
 from treadle_tracer.values.objects import ObjectValue
 from treadle_tracer.values.originals import replaced_method
+from treadle_tracer.values.outside_identity import IdentityNumber, OutsideIdentityNumber
 from treadle_tracer.values.sequences import ListValue, TupleValue, compare_sequences
 from treadle_tracer.values.sets import SetValue, entries_of
 from treadle_tracer.values.stand_ins import is_of_program, result_type
@@ -378,6 +381,8 @@ def compare(tx: TraceContext, text: str, a: Value, b: Value) -> Value:
     if has_python_method(tx, a, (forward, "__eq__")) or has_python_method(tx, b, (backward, "__eq__")):
         return _compare_objects(tx, text, a, b, forward, backward)
     if isinstance(a, ConcreteValue) and isinstance(b, ConcreteValue):
+        if isinstance(a, OutsideIdentityNumber) and isinstance(b, OutsideIdentityNumber) and text in ("==", "!="):
+            return boolean(_plainly_equal(tx, a, b) == (text == "=="))
         return fold(tx, function, [a, b], {})
     if isinstance(a, NativeObject) or isinstance(b, NativeObject):
         found = _compare_natives(tx, a, b, forward, backward)
@@ -439,6 +444,11 @@ def _compare_contents(tx: TraceContext, text: str, a: Value, b: Value) -> Value 
 
 
 def _plainly_equal(tx: TraceContext, a: Value, b: Value) -> bool:
+    if isinstance(a, IDENTITY_NUMBERS) and isinstance(b, IDENTITY_NUMBERS):
+        return is_identical(tx, a.target, b.target)
+    for number in (a, b):
+        if isinstance(number, IdentityNumber) and number.is_of_constant and a.python_type() is b.python_type():
+            number.refuse()  # the other one may have been kept from an earlier call
     if isinstance(a, BoundMethod) and isinstance(b, BoundMethod):
         return is_same(tx, a.instance, b.instance) and same_or_equal(tx, a.function, b.function)
     if isinstance(a, Method) and isinstance(b, Method):

@@ -370,6 +370,8 @@ class TraceContext(LooksUp, Protocol):
     wrapped: dict[int, tuple[Any, Value]]  # Value of an outside object, by id; the object, to keep it alive
     exception: Value | None  # the exception being handled
     hashed: dict[int, Any]  # outside objects that are keys or members by their identity, by id
+    hashed_numbers: list[Any]  # addresses of outside objects that are keys or members
+    hashes_addresses: bool  # an int that may be an address, kept from an earlier call, is a key or member
     scopes: dict[int, dict[str, Any]]  # globals that the program has read or written, by id
     context: Value | None  # the `contextvars.Context` of the trace's own that the program is running in
     has_own_filters: bool  # the program has changed what becomes of warnings

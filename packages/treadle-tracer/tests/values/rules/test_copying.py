@@ -82,3 +82,43 @@ def test_changed_copies_of_sets_leave_the_original():
 
     assert compiled(f)[0](torch.zeros(1))[1:] == ({1, 2, 3}, {1, 2})
     assert outside == {1, 2}
+
+
+class Shared:
+    def __init__(self):
+        self.items = [1]
+
+    def first(self):
+        return self.items[0]
+
+
+def test_partials():
+    def f(x):
+        shared = Shared()
+        original = functools.partial(shared.first), functools.partial(max, [1], key=len), shared
+        method, plain, again = made = copy.deepcopy(original)
+        again.items[0] = 2
+        return x + 1, made is original, method(), original[0](), plain.args[0] is original[1].args[0], plain.keywords
+
+    run, recorder = compiled(f)
+    assert run(torch.zeros(1))[1:] == f(torch.zeros(1))[1:] == (False, 2, 1, False, {"key": len})
+    assert not recorder.breaks
+
+
+def test_methods_with_the_objects_that_they_are_bound_to():
+    def f(x, method):
+        shared = Shared()
+        made = copy.deepcopy([shared, shared.first, method])
+        return x + 1, made[1].__self__ is made[0], made[2].__self__ is method.__self__, made[2]()
+
+    run, recorder = compiled(f)
+    assert run(torch.zeros(1), Shared().first)[1:] == (True, False, 1)
+    assert not recorder.breaks
+
+
+def test_a_method_that_leaves_is_the_one_from_outside():
+    def f(x, methods):
+        return x + 1, methods[0]
+
+    methods = [Shared().first]
+    assert compiled(f)[0](torch.zeros(1), methods)[1] is methods[0]

@@ -24,18 +24,17 @@ from treadle_tracer.errors import PathEnds, Unsupported
 from treadle_tracer.guard_callables import GuardCallable
 from treadle_tracer.source import ConstSource
 from treadle_tracer.values import int64
-from treadle_tracer.values.base import NONE, ConcreteValue, Constant, LazyValue, boolean, is_none
+from treadle_tracer.values.base import NONE, ConcreteValue, Constant, boolean, is_none
 from treadle_tracer.values.class_lookup import MISSING, lookup
 from treadle_tracer.values.constants import is_trusted_function
 from treadle_tracer.values.generators import GeneratorValue
 from treadle_tracer.values.grouping_iterators import CallIterator
-from treadle_tracer.values.identity_numbers import IdentityNumber
+from treadle_tracer.values.identity_numbers import identity_number
 from treadle_tracer.values.iteration import IteratorValue
 from treadle_tracer.values.itertools_iterators import chain_from_iterable
 from treadle_tracer.values.keys import hash_result
 from treadle_tracer.values.locks import new_lock
-from treadle_tracer.values.made_natives import NativeObject
-from treadle_tracer.values.mappings import DictValue, dict_of
+from treadle_tracer.values.mappings import dict_of
 from treadle_tracer.values.module_attributes import loaded_module
 from treadle_tracer.values.objects import ObjectValue
 from treadle_tracer.values.rules.rule import Apply, Args, Effect, Kwargs, Rule, folds
@@ -255,20 +254,7 @@ def _exception(tx: TraceContext, args: Args, kwargs: Kwargs) -> Value:
 
 
 def _id(tx: TraceContext, args: Args, kwargs: Kwargs) -> Value:
-    value = args[0].force(tx) if isinstance(args[0], LazyValue) else args[0]
-    obj = getattr(value, "obj", None)
-    is_made = isinstance(value, _MADE) or (
-        isinstance(value, TupleValue) and not all(i.is_constant() for i in value.items)
-    )
-    if value.source is None and is_made and obj is None:
-        return IdentityNumber.of(tx, value)
-    if value.source is None or obj is None:
-        raise Unsupported("identity-number", value.describe())
-    tx.guards.add(value.source, "is", obj)
-    return Constant(id(obj))
-
-
-_MADE = (ObjectValue, ListValue, DictValue, SetValue, NativeObject)
+    return identity_number(tx, args[0])
 
 
 def _count_elements(tx: TraceContext, args: Args, kwargs: Kwargs) -> Value:
