@@ -62,9 +62,16 @@ def begin_pass(call: Call, grad_outputs: Sequence[Any], function_of: Callable[[i
     wanted = call.program.choose(asked, possible)
     is_plain = not (torch.is_anomaly_enabled() or any(map(_is_wrapped, given)))
     is_cut = call.observers.were_there()
-    is_computed = all(custom.is_computed(defined) for custom in joint.custom)
-    runs_compiled = is_computed and is_plain and not (is_cut or torch.is_grad_enabled())
+    runs_compiled = is_plain and not (is_cut or torch.is_grad_enabled()) and _are_computed(call, given, defined, wanted)
     return BackwardPass(given, wanted if defined else (), is_plain, is_cut, runs_compiled)
+
+
+def _are_computed(call: Call, given: Sequence[torch.Tensor | None], defined: Set[int], wanted: tuple[int, ...]) -> bool:
+    """Whether a compiled backward graph gives autograd's gradients of the program's own functions."""
+    others = [custom for custom in call.program.joint.custom if not custom.is_computed(defined)]
+    if not (others and defined):
+        return True
+    return all(custom.is_left_out(defined) for custom in others) and bool(call.program.absent(given, wanted))
 
 
 def gradients_elsewhere(
