@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 from collections.abc import Callable
 from typing import Any
@@ -666,3 +667,61 @@ def test_constants_of_a_backward_body_move_no_input():
         outcomes.append([*found, *model.buffers()])
     for mine, theirs in zip(outcomes[1], outcomes[0], strict=True):
         torch.testing.assert_close(mine, theirs)
+
+
+class Affine(torch.autograd.Function):
+    """A gradient that is not 0 where the one that is given is."""
+
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        return x.exp()
+
+    @staticmethod
+    def backward(ctx, gradient):
+        (x,) = ctx.saved_tensors
+        return gradient * x.exp() + x.sin()
+
+
+class Constant(Affine):
+    """A gradient that is not computed from the one that is given."""
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return torch.ones_like(gradient)
+
+
+class Saved(Affine):
+    """A gradient that is a saved tensor."""
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return ctx.saved_tensors[0]
+
+
+class Through(Affine):
+    @staticmethod
+    def backward(ctx, gradient):
+        return gradient
+
+
+@pytest.mark.parametrize("function", [Affine, Constant, Saved, Through], ids=lambda function: function.__name__)
+@pytest.mark.parametrize("backend", ["eager", "codegen"])
+def test_backward_passes_from_some_of_the_outputs(function, backend):
+    def program(x, w):
+        return function.apply(x.sin()), x.cos() * w, function.apply(x) * x
+
+    compiled = treadle.compile(program, backend=backend, fullgraph=True)
+    for size in (4, 5, 6):
+        for count in (1, 2, 3):
+            for chosen in itertools.combinations(range(3), count):
+                found = []
+                for run in (program, compiled):
+                    x, w = (torch.linspace(0.1, 1, size) * k for k in (1, 2))
+                    outputs = run(x.requires_grad_(), w.requires_grad_())
+                    torch.autograd.backward([outputs[k].sum() for k in chosen])
+                    found.append((x.grad, w.grad))
+                for theirs, mine in zip(*found, strict=True):
+                    assert (theirs is None) == (mine is None)
+                    if theirs is not None:
+                        torch.testing.assert_close(mine, theirs)

@@ -41,11 +41,15 @@ def turned(x, w):
     return y.sum(0), y.t() @ w, (y - y).abs().sqrt()
 
 
+def complex_numbers(x, w):
+    return torch.complex(x, w.sin()), torch.complex(x, w.cos()), w.exp()  # gradients of parts have gaps in memory
+
+
 def unrelated(x, w):
     return x.sin(), w.cos(), (x - x).sqrt() * w
 
 
-PROGRAMS = [infinite, trunk, parts, stacked, turned, unrelated]
+PROGRAMS = [infinite, trunk, parts, stacked, turned, complex_numbers, unrelated]
 
 
 def gradients(run: Callable[..., Sequence[Any]], chosen: Sequence[int], waits: bool = False) -> list[Any]:
@@ -55,7 +59,7 @@ def gradients(run: Callable[..., Sequence[Any]], chosen: Sequence[int], waits: b
     if waits:
         for leaf in (x, w):
             leaf.register_post_accumulate_grad_hook(lambda leaf: None)
-    outputs = run(x, w)
+    outputs = [torch.view_as_real(output) if output.is_complex() else output for output in run(x, w)]
     torch.autograd.backward([outputs[k].sum() for k in chosen])
     return [x.grad, w.grad]
 
@@ -95,6 +99,12 @@ def test_a_part_of_what_was_divided_gets_zeros():
     halves = divided(joint_of(parts, *(torch.randn(3, 3).abs().requires_grad_() for _ in range(2))), min_cut)
     part = halves.backward((0, 1), (1, 2))
     assert any(node.target is torch.ops.aten.full.default for node in part.graph.nodes)
+
+
+def test_an_addition_in_another_layout_gives_a_copy_of_its_other_operand():
+    halves = divided(joint_of(complex_numbers, *(torch.randn(3, 3, requires_grad=True) for _ in range(2))), min_cut)
+    for absent in ((0,), (1,), (2,), (0, 1), (0, 2)):
+        assert halves.why_not_without(absent) is None
 
 
 def test_many_choices_of_outputs():

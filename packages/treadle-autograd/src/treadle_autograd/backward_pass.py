@@ -58,9 +58,17 @@ def begin_pass(call: Call, grad_outputs: Sequence[Any], functions: Mapping[int, 
     is_cut = call.observers.were_there()
     runs_compiled = is_plain and not (is_cut or torch.is_grad_enabled())
     if runs_compiled and joint.custom:
-        defined = frozenset(k for k, tangent in enumerate(given) if tangent is not None)
-        runs_compiled = all(custom.is_computed(defined) for custom in joint.custom)
+        runs_compiled = _are_computed(call, given, wanted)
     return BackwardPass(given, wanted if any(is_defined) else (), is_plain, is_cut, runs_compiled)
+
+
+def _are_computed(call: Call, given: Sequence[torch.Tensor | None], wanted: tuple[int, ...]) -> bool:
+    """Whether a compiled backward graph gives autograd's gradients of the program's own functions."""
+    defined = frozenset(k for k, tangent in enumerate(given) if tangent is not None)
+    others = [custom for custom in call.program.joint.custom if not custom.is_computed(defined)]
+    if not (others and defined):
+        return True
+    return all(custom.is_left_out(defined) for custom in others) and bool(call.program.absent(given, wanted))
 
 
 def gradients_elsewhere(

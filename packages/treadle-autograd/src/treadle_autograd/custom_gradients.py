@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from .bodies import RunCall, body_runner
+from .bodies import RunBody, RunCall, body_runner
 from .errors import UnsupportedGraph
 from .histories import functions_behind
 from .recorder import AtenRecorder
@@ -37,6 +37,7 @@ class CustomCall:
     functions     the nodes that the call has made in autograd's graph
     materialises  whether gradients that are not defined are zeros to it
     tangents      the numbers of the tangents from which autograd reaches it
+    gradients     what its backward body has given to autograd: nodes of the recorded graph that computes the gradients
     """
 
     target: Callable[..., Any]
@@ -44,6 +45,7 @@ class CustomCall:
     functions: frozenset[Any]
     materialises: bool
     tangents: frozenset[int] = field(default=frozenset())
+    gradients: list[Any] = field(default_factory=list)
 
     @property
     def outputs(self) -> tuple[Any, ...]:
@@ -59,24 +61,62 @@ class CustomCall:
 
         It does not where autograd would not call the backward body, or where the body tells missing gradients from zeros.
         """
-        if self.tangents and self.tangents.isdisjoint(defined):
+        if self.is_left_out(defined):
             return False
-        return self.materialises or len(defined) == len(self.tangents)
+        return self.materialises or self.tangents.issubset(defined)
+
+    def is_left_out(self, defined: Collection[int]) -> bool:
+        """Whether autograd does not call the backward body where only these tangents are given."""
+        return bool(self.tangents) and self.tangents.isdisjoint(defined)
+
+    def why_not_without(self, absent: Collection[int], gone: Collection[fx.Node]) -> str | None:
+        """Why a graph without the `absent` tangents, and the nodes `gone` that are computed from them alone, does not give autograd's
+        gradients as far as this call goes, or None."""
+        if self.tangents.isdisjoint(absent):
+            return None
+        if not self.tangents.issubset(absent):
+            return (
+                "a function of the program tells gradients that are not defined from zeros, or computes with the zeros"
+            )
+        if not all(gradient in gone for gradient in self.gradients):
+            return "a function of the program gives a gradient that is not computed from those it is given"
+        return None
 
 
 def call_custom_gradient(node: fx.Node, args: Any, recorder: AtenRecorder, run_call: RunCall) -> tuple[Any, ...]:
     """Carry out the node's call on functional tensors, and note it. The graph of its backward body is run with `run_call`."""
     target: Any = node.target
 
-    results = target(*args, run=body_runner(recorder, run_call))
+    gradients: list[Any] = []
+    results = target(*args, run=_noting(gradients, [*args[2], *args[3]], recorder, run_call))
     if recorder.for_training:
         functions = frozenset(result.grad_fn for result in results if result.grad_fn is not None)
         inputs, *others = (tuple(recorder.node_of_value(value) for value in group) for group in args)
         if target.dirty:
             inputs = _before_forward(args[0], inputs, target, recorder)
             target = replace(target, dirty=())  # in the recorded graph, the changed argument is another value
-        recorder.custom_calls.append(CustomCall(target, (inputs, *others), functions, target.materialises))
+        call = CustomCall(target, (inputs, *others), functions, target.materialises, gradients=gradients)
+        recorder.custom_calls.append(call)
     return results
+
+
+def _noting(gradients: list[Any], read: Sequence[Any], recorder: AtenRecorder, run_call: RunCall) -> RunBody:
+    """What runs the graph of a backward body, and notes the nodes of what it gives.
+
+    read: what the body reads beside the gradients it is given. Where it gives one of these tensors, the node is a copy's, which belongs
+    to this call alone."""
+    run_body = body_runner(recorder, run_call)
+
+    def run(graph: fx.GraphModule, arguments: Sequence[Any]) -> Sequence[Any]:
+        known = {recorder.node_of_value(value) for value in read if isinstance(value, torch.Tensor)}
+        found = list(run_body(graph, arguments))
+        for k, gradient in enumerate(found):
+            if gradient is not None:
+                found[k] = gradient.clone() if recorder.node_of_value(gradient) in known else gradient
+                gradients.append(recorder.node_of_value(found[k]))
+        return found
+
+    return run
 
 
 def _before_forward(tensors: Any, nodes: Any, target: Any, recorder: AtenRecorder) -> tuple[Any, ...]:
@@ -116,6 +156,13 @@ def note_tangents(calls: Sequence[CustomCall], outputs: Sequence[torch.Tensor]) 
         for call in calls:
             if not call.functions.isdisjoint(behind):
                 call.tangents |= {number}
+
+
+def forget_unused_gradients(calls: Sequence[CustomCall], graph: fx.Graph) -> None:
+    """Forget the gradients of which nothing in the joint graph is computed."""
+    live = frozenset(graph.nodes)
+    for call in calls:
+        call.gradients = [node for node in call.gradients if not isinstance(node, fx.Node) or node in live]
 
 
 def insert_custom_calls(graph: fx.Graph, copies: dict[fx.Node, fx.Node], pending: list[CustomCall]) -> None:

@@ -32,7 +32,7 @@ from .contract import (
     ViewOfFresh,
     ViewOfInput,
 )
-from .custom_gradients import CustomCall, note_tangents
+from .custom_gradients import CustomCall, forget_unused_gradients, note_tangents
 from .decompositions import Decompositions
 from .describe import GraphOutputs, describe_outputs, output_numbers
 from .effects import remove_dead_nodes
@@ -352,6 +352,7 @@ def _differentiated(
     graph.output((*job.outputs.nodes, *gradients))
     hoist_asserts(graph)
     remove_dead_nodes(graph, {node for call in custom for node in call.nodes()})
+    forget_unused_gradients(custom, graph)
     states = note_states(graph, job.mode)
     fakes = tuple(job.inputs.fakes)
     with_history = [] if custom else [job.outputs.nodes[position] for position in positions]

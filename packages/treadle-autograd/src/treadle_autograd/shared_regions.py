@@ -185,7 +185,7 @@ def why_not_now(values: Sequence[Any]) -> str | None:
     return None
 
 
-def tensor_key(fake: torch.Tensor) -> Hashable:
+def tensor_key(fake: torch.Tensor) -> tuple[Any, ...]:
     """What a trace can tell of a tensor, but for whether it requires gradients."""
     dims = tuple([tuple([n if type(n) is int else expr_of(n) for n in ns]) for ns in (fake.shape, fake.stride())])
     # The dispatch keys tell conjugated, negated and other special tensors.

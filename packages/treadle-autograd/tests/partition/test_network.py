@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import itertools
+import subprocess
+import sys
 from collections.abc import Iterator
 
 import pytest
@@ -84,3 +86,16 @@ def test_what_cannot_be_the_cut_is_computed_again(damaged: bytes, store: dict[st
     (key,) = store
     good, store[key] = store[key], damaged
     assert source_side(4, edges) == {0, 2} and store[key] == good
+
+
+def test_loading_scipy_changes_no_warning_filters() -> None:
+    program = """
+import sys, warnings
+from treadle_autograd.partition.network import source_side
+assert "scipy" not in sys.modules
+before = warnings.filters, list(warnings.filters)
+assert source_side(4, {(0, 2): 5, (2, 3): 1, (3, 1): 5}) == {0, 2}
+assert "scipy" in sys.modules
+assert before[0] is warnings.filters and before[1] == warnings.filters
+"""
+    subprocess.run([sys.executable, "-c", program], check=True)

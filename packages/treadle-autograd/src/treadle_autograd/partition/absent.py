@@ -58,13 +58,16 @@ def left_operand(node: fx.Node, gone: frozenset[fx.Node]) -> fx.Node | None:
     if not (isinstance(first, fx.Node) and isinstance(second, fx.Node)) or (first in gone) == (second in gone):
         return None
     left = second if first in gone else first
-    return left if tensor_key(left.meta["val"]) == tensor_key(node.meta["val"]) else None
+    value, result = tensor_key(left.meta["val"]), tensor_key(node.meta["val"])
+    return left if value == result or _is_row_major_copy(value, result) else None
 
 
 def append_copy(graph: fx.Graph, node: fx.Node, left: fx.Node) -> fx.Node:
     """Append what the addition `node` gives with one operand: memory of its own, as without anything `gone`, for gradients that are given
     to autograd share none with tangents or with each other."""
-    made = append_call(graph, aten.clone.default, (left,), {})
+    is_laid_out = tensor_key(left.meta["val"]) == tensor_key(node.meta["val"])
+    options = {} if is_laid_out else {"memory_format": torch.contiguous_format}
+    made = append_call(graph, aten.clone.default, (left,), options)
     made.meta.update(node.meta)
     return made
 
@@ -80,6 +83,12 @@ def insert_zeros(
             copies[used] = append_call(graph, aten.full.default, (list(value.shape), 0), options)
             copies[used].meta["val"] = value
     return copies.__getitem__
+
+
+def _is_row_major_copy(value: tuple[Any, ...], result: tuple[Any, ...]) -> bool:
+    """Whether the tensors, by their keys, differ in nothing but strides, and the second one is in row-major order."""
+    (*kind, (sizes, _)), (*other, (result_sizes, strides)) = value, result
+    return kind == other and sizes == result_sizes and list(strides) == dense_strides(sizes)
 
 
 def _is_row_major(value: Any) -> bool:

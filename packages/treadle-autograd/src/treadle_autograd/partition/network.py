@@ -10,6 +10,7 @@ flow. So it depends on the network alone, whose numbers are the key. Loading Sci
 from __future__ import annotations
 
 import hashlib
+import warnings
 from array import array
 from collections.abc import Callable, Mapping
 
@@ -58,9 +59,12 @@ def why_not_side(side: set[int], edges: Edges) -> str | None:
 
 
 def _computed(size: int, edges: Edges) -> set[int]:
-    import numpy as np
-    from scipy.sparse import csr_matrix
-    from scipy.sparse.csgraph import breadth_first_order, maximum_flow
+    with (
+        warnings.catch_warnings()
+    ):  # SciPy adds a filter, and the program that is compiled may depend on which there are
+        import numpy as np
+        from scipy.sparse import csr_matrix
+        from scipy.sparse.csgraph import breadth_first_order, maximum_flow
 
     rows, columns = zip(*edges, strict=True)
     capacities = csr_matrix((np.array(list(edges.values()), np.int32), (rows, columns)), shape=(size, size))

@@ -87,9 +87,9 @@ class Halves:
     def why_not_without(self, absent: Collection[int]) -> str | None:
         """Why `backward` cannot do without these tangents, or None."""
         joint = self.classes.joint
-        if joint.custom:
-            return "a function of the program tells gradients that are not defined from zeros"
-        return why_not_left_out(joint.graph.nodes, self.without(absent))
+        gone = self.without(absent)
+        reasons = (call.why_not_without(absent, gone) for call in joint.custom)
+        return next(filter(None, reasons), None) or why_not_left_out(joint.graph.nodes, gone)
 
     def without(self, absent: Collection[int]) -> frozenset[fx.Node]:
         """The nodes that are computed from these tangents alone."""
@@ -154,17 +154,19 @@ def tangents_of(joint: JointTrace) -> list[fx.Node]:
 
 
 def _reads(joint: JointTrace, gradients: Sequence[Any]) -> tuple[frozenset[int] | None, ...]:
-    """The numbers of the tangents below each gradient."""
+    """The numbers of the tangents below each gradient: it is defined where one of them is."""
     tangents = tangents_of(joint)
     # Sets of numbers as ints, of the nodes below tangents.
     bits = {node: 1 << k for k, node in enumerate(tangents)}
+    for call in joint.custom:  # whose gradients need not be computed from those it is given
+        for gradient in call.gradients:
+            bits[gradient] = bits.get(gradient, 0) | sum(1 << k for k in call.tangents)
     for node in joint.graph.nodes:
-        if node not in bits:
-            found = 0
-            for used in node.all_input_nodes:
-                found |= bits.get(used, 0)
-            if found:
-                bits[node] = found
+        found = bits.get(node, 0)
+        for used in node.all_input_nodes:
+            found |= bits.get(used, 0)
+        if found:
+            bits[node] = found
 
     def numbers(node: fx.Node) -> frozenset[int]:
         found = bits.get(node, 0)

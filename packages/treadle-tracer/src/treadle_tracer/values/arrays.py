@@ -210,13 +210,21 @@ def why_not_input(array: Any) -> str | None:
     """Why an outside array cannot be an input of a graph, or None."""
     if _is_old(sys.modules["numpy"]):
         return "an array of NumPy 1"
-    if array.dtype.name not in _DTYPES or not array.dtype.isnative:
+    if not _has_tensors(array.dtype):
         return f"of dtype {array.dtype}"
-    if not array.flags.writeable:
+    flags = array.flags
+    if not flags.writeable:
         return "read-only"
-    if not array.flags.aligned or any(stride < 0 or stride % array.itemsize for stride in array.strides):
+    size = array.itemsize
+    if not flags.aligned or any(stride < 0 or stride % size for stride in array.strides):
         return "laid out as no tensor can be"
     return None
+
+
+@functools.lru_cache(maxsize=64)
+def _has_tensors(dtype: Any) -> bool:
+    """Whether PyTorch has tensors of this dtype. NumPy puts the name of a dtype together anew, which takes longer than all the rest."""
+    return dtype.name in _DTYPES and dtype.isnative
 
 
 def tensor_of_array(array: Any) -> torch.Tensor:
