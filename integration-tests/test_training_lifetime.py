@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import gc
+import weakref
 from collections.abc import Callable
 
 import pytest
@@ -173,3 +174,84 @@ def test_replaying_both_graphs_gives_the_joint_graphs_values_to_the_bit() -> Non
 
     treadle.compile(model, backend=replay)(torch.randn(2, 5, 16))
     assert found == [True] * 4
+
+
+class Remembering(nn.Module):
+    """A state that is a result of the last call and that the next one reads only the shape of, or detaches."""
+
+    def __init__(self, detaches: bool) -> None:
+        super().__init__()
+        self.layer, self.detaches = nn.Linear(4, 4), detaches
+        self.register_buffer("state", torch.zeros(3, 4))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        state = self.state.detach() if self.detaches else torch.zeros_like(self.state)
+        for _ in range(3):
+            state = state * 0.9 + self.layer(x).tanh()
+        self.state = state
+        return state * 2
+
+
+def _tensors() -> int:
+    gc.collect()
+    return sum(issubclass(type(found), torch.Tensor) for found in gc.get_objects())
+
+
+@pytest.mark.parametrize("detaches", [False, True])
+def test_states_from_call_to_call_keep_no_earlier_calls_alive(detaches: bool) -> None:
+    model = Remembering(detaches)
+    compiled, parameters = treadle.compile(model), list(model.parameters())
+
+    def step() -> None:
+        torch.autograd.grad(compiled(torch.randn(3, 4)).sum(), parameters)
+
+    for _ in range(5):
+        step()
+    before = _tensors()
+    for _ in range(10):
+        step()
+    assert _tensors() <= before
+
+
+def test_what_is_written_to_in_place_keeps_no_call_alive() -> None:
+    """The new history of such an input leads to the call that has written it."""
+    layer = nn.Linear(4, 4)
+
+    def add(total: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+        total += layer(x).tanh().mean()
+        return total / 3
+
+    compiled = treadle.compile(add)
+
+    def step() -> None:
+        total = layer(torch.ones(2, 4)).sum()
+        for _ in range(3):
+            mean = compiled(total, torch.randn(3, 4))
+        torch.autograd.grad(mean + total, layer.weight)
+
+    for _ in range(5):
+        step()
+    before = _tensors()
+    for _ in range(10):
+        step()
+    assert _tensors() <= before
+
+
+def test_kept_losses_keep_no_batches_alive() -> None:
+    """After a backward pass that keeps no graph, as in eager."""
+    layer = nn.Linear(4, 4)
+    compiled = treadle.compile(lambda x: layer(x).tanh().square().mean())
+    losses, batches = [], []
+    for keeps in (False, False, True):
+        x = torch.randn(3, 4)
+        batches.append(weakref.ref(x))
+        losses.append(compiled(x))
+        losses[-1].backward(retain_graph=keeps)
+        del x
+    gc.collect()
+    assert [batch() is None for batch in batches] == [True, True, False]
+    losses[-1].backward()
+    gc.collect()
+    assert batches[-1]() is None
+    with pytest.raises(RuntimeError, match="second time"):
+        losses[-1].backward()

@@ -91,9 +91,10 @@ class TrainingProgram:
         self.forward = forward
         self.not_differentiable = facts.not_differentiable
         self.gradient_programs = gradient_programs
-        self.read_and_written = facts.read_and_written
         #: positions of outputs -> the primals that they are copied into under autograd
         self.given_histories = {m.position: m.input for m in joint.contract.mutations if m.has_history}
+        #: the primals of which a call keeps copies: running it again takes their old values, or their new history leads to the call itself
+        self.copied = facts.read_and_written.union(self.given_histories.values())
         self.draws_random = facts.draws_random
         self._compile_backward = compile_backward
         self._names = names
@@ -105,6 +106,11 @@ class TrainingProgram:
         #: picks the primals that these belong to
         self.leading_to_gradients = picker([joint.gradients[k] for k in self.differentiated])
         self._n_inputs = len(joint.contract.inputs)
+        changed = {mutation.input for mutation in joint.contract.mutations}
+        #: the inputs whose history no gradient goes back into: a call that kept it would keep all calls before it alive
+        self.apart_from_history = tuple(
+            sorted({*range(self._n_inputs)} - changed - {joint.gradients[k] for k in computed})
+        )
         self._reading: dict[tuple[bool, ...], tuple[int, ...]] = {}
         self._chosen: set[tuple[int, ...]] = set()
         self._backwards: dict[tuple[tuple[int, ...], tuple[int, ...]], Compiled] = {}
@@ -283,8 +289,11 @@ class Call:
 
     def __init__(self, program: TrainingProgram, primals: Sequence[Any]) -> None:
         self.program = program
-        old = program.read_and_written
-        kept = [copy_with_history(p) if k in old else p for k, p in enumerate(primals)] if old else primals
+        copied = program.copied
+        kept = [copy_with_history(p) if k in copied else p for k, p in enumerate(primals)] if copied else list(primals)
+        for k in program.apart_from_history:
+            if isinstance(kept[k], torch.Tensor) and kept[k].grad_fn is not None:
+                kept[k] = kept[k].detach()
         self.primals = list(zip(kept, _versions(kept), strict=True))
         self.random_state = torch.get_rng_state() if program.draws_random else None
         self.observers = Observers() if program.joint.sources else NOBODY
@@ -337,6 +346,11 @@ class Call:
     def as_in_forward(self) -> AbstractContextManager[None]:
         """Inside, random numbers are those of the forward pass."""
         return random_state(self.random_state)
+
+    def let_go(self) -> None:
+        """Behind the last backward pass through the node of the outputs: a program may keep its losses, but not all batches with them."""
+        if self.observers is NOBODY:  # else nodes of single outputs may run the program once more
+            self.primals = []
 
     def forget_rerun(self) -> None:
         self._rerun = None
@@ -424,9 +438,12 @@ class CompiledBackward(torch.autograd.Function):
             found = gradients_elsewhere(call, asked, ctx.layouts, saved)
         for k, gradient in zip(asked.wanted, found, strict=True):
             gradients[k] = gradient
+        if saved and not _keeps_graph():  # autograd drops what it has saved now, and another pass raises
+            call.let_go()
         return (None, None, None, *gradients.values())
 
 
+_keeps_graph: Callable[[], bool] = getattr(torch._C._autograd, "_get_current_graph_task_keep_graph", lambda: True)
 _apply_node = super(torch.autograd.Function, CompiledBackward).apply
 _unwrap = torch._C._functorch.unwrap_if_dead
 
