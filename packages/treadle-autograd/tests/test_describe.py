@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import torch
 from aten_runner import compile_traced
+from joint_graphs import with_examples
 from torch import fx
 
 from treadle_autograd import aot
@@ -134,3 +135,33 @@ def test_what_aliases_are_to_autograd(inference: bool) -> None:
     for mine, theirs in zip(found[1][:2], found[0][:2], strict=True):
         assert mine == theirs
     torch.testing.assert_close(found[1][2:], found[0][2:])
+
+
+def _written_and_returned(x):
+    y = x * 3
+    alias = y.detach()
+    alias.copy_(x * 7)
+    return y, alias
+
+
+def _alias_of_a_changed_input(x):
+    x.mul_(3)
+    alias = x.detach()
+    alias.copy_(x * 1)
+    alias.mul_(3)
+    return (alias,)
+
+
+@pytest.mark.parametrize("function", [_written_and_returned, _alias_of_a_changed_input])
+def test_detached_aliases_that_get_a_history_of_their_own_are_eagers(function):
+    def gradients(run):
+        leaf = torch.arange(3.0, requires_grad=True)
+        outputs = run(leaf * 1)
+        (gradient,) = torch.autograd.grad([k * output.sum() for k, output in enumerate(outputs, 2)], leaf)
+        return [output._is_view() for output in outputs], gradient.tolist()
+
+    x = torch.arange(3.0, requires_grad=True) * 1
+    gm = with_examples(fx.symbolic_trace(function), [x])
+    compiled = aot(gm, [x], inference=False, forward=lambda gm, inputs: gm.forward)
+    assert compiled.why_eager == "an output shares memory with a tensor, and has a history of its own"
+    assert gradients(compiled) == gradients(function)

@@ -239,6 +239,8 @@ def why_not_differentiable(
             continue
         if isinstance(output, ViewOfInput) and output.input in unrecorded and value.requires_grad:
             return "an output is a view of an input that is changed in place where autograd does not record it"
+        if isinstance(output, (ViewOfInput, ViewOfFresh)) and value.requires_grad and not value._is_view():
+            return "an output shares memory with a tensor, and has a history of its own"  # detached, and written to
         base: Any = None
         if isinstance(output, ViewOfInput):
             base = wrappers[output.input]
