@@ -21,7 +21,7 @@ from torch._subclasses.fake_tensor import (
 )
 
 from treadle_shapes import ShapesError, UnbackedError
-from treadle_shapes.torch import Kind, ask_kernel, is_transforming, run_for_metadata, unwrapped
+from treadle_shapes.torch import Kind, Operator, ask_kernel, is_transforming, run_for_metadata, unwrapped
 from treadle_shapes.torch import operator as operator_record
 from treadle_tracer.by_identity import is_one_of
 from treadle_tracer.errors import Unsupported
@@ -161,12 +161,7 @@ def run_in_graph(
         return call_operators(tx, op, target, args, kwargs)
     refuse_behind_draws(tx, target)
     known = operator_record(target)
-    if _name(target) == "detach_" and isinstance(args[0], TensorValue) and answer_of_object(tx, args[0], "_is_view"):
-        raise Unsupported("torch-call-raises", f"detach_ of {args[0].describe()}, which is a view")
-    if target is torch.Tensor or (known is not None and known.is_uninitialised):
-        _rely_on_uninitialised(tx, _name(target))
-    if known is not None and known.casts_inside and torch._C._is_any_autocast_enabled():
-        raise Unsupported("casts-inside", _name(target))
+    _refuse_operator(tx, target, known, args)
     found = known_result(tx, target, args, kwargs)
     if found is not None:
         return found
@@ -221,6 +216,17 @@ def run_in_graph(
     if unbacked_symbols.allowed:
         unbacked_symbols.close_call(tx, value)
     return value
+
+
+def _refuse_operator(tx: TraceContext, target: Any, known: Operator | None, args: list[Value]) -> None:
+    """Raise Unsupported for an operator that no graph computes as eager does, in this state of PyTorch or for this argument."""
+    name = _name(target)
+    if name == "detach_" and isinstance(args[0], TensorValue) and answer_of_object(tx, args[0], "_is_view"):
+        raise Unsupported("torch-call-raises", f"detach_ of {args[0].describe()}, which is a view")
+    if target is torch.Tensor or (known is not None and known.is_uninitialised):
+        _rely_on_uninitialised(tx, name)
+    if known is not None and known.casts_inside and torch._C._is_any_autocast_enabled():
+        raise Unsupported("casts-inside", name)
 
 
 def _fakes_tell(tx: TraceContext, target: Any) -> bool:
