@@ -10,7 +10,7 @@ from aten_capture import capture
 
 from treadle_codegen import CodegenOptions, InternalError, compile_graph, pipeline
 from treadle_codegen.errors import CompilerFailed
-from treadle_codegen.host import workspace
+from treadle_codegen.host import memory_planner
 from treadle_codegen.passes import Passes
 from treadle_codegen.schedule.memory import ArenaPlan
 
@@ -68,7 +68,7 @@ def test_a_violation_by_a_rewrite_names_the_rewrite(monkeypatch: pytest.MonkeyPa
 
 
 def test_memory_plans_are_checked(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(workspace, "plan_arena", lambda lives, _: ArenaPlan({life.name: 0 for life in lives}, 1))
+    monkeypatch.setattr(memory_planner, "plan_arena", lambda lives, _: ArenaPlan({life.name: 0 for life in lives}, 1))
     graph = compiled()
     with pytest.raises(InternalError, match="pass 'memory plan'.*the arena at 1"):
         graph(torch.randn(12, 12), torch.randn(12, 12))
