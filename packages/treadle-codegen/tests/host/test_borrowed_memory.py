@@ -80,9 +80,11 @@ def test_a_call_borrows_one_arena_and_keeps_nothing_of_it(allocator: Allocator, 
 def test_views_are_made_once_per_place(allocator: Allocator, cache: Path) -> None:
     x = torch.randn(80, 80)
     graph = compiled(with_temporaries, x, cache=cache)
+    places = [
+        torch.empty(1 << 18, dtype=torch.uint8) for _ in range(2)
+    ]  # none of them where the first call's arena has been
     graph(x)
     made = allocator.unowned_made
-    places = [torch.empty(1 << 18, dtype=torch.uint8) for _ in range(2)]
     order = iter([0, 0, 1, 0, 1, 1])
     planner = graph._host.planner
     planner.allocation = planner.allocation._replace(
