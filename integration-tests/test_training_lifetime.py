@@ -197,6 +197,16 @@ def _tensors() -> int:
     return sum(issubclass(type(found), torch.Tensor) for found in gc.get_objects())
 
 
+def _assert_none_are_left(step: Callable[[], None]) -> None:
+    """Steps leave no tensors behind, once the first ones have been compiled."""
+    for _ in range(5):
+        step()
+    before = _tensors()
+    for _ in range(10):
+        step()
+    assert _tensors() <= before
+
+
 @pytest.mark.parametrize("detaches", [False, True])
 def test_states_from_call_to_call_keep_no_earlier_calls_alive(detaches: bool) -> None:
     model = Remembering(detaches)
@@ -205,12 +215,7 @@ def test_states_from_call_to_call_keep_no_earlier_calls_alive(detaches: bool) ->
     def step() -> None:
         torch.autograd.grad(compiled(torch.randn(3, 4)).sum(), parameters)
 
-    for _ in range(5):
-        step()
-    before = _tensors()
-    for _ in range(10):
-        step()
-    assert _tensors() <= before
+    _assert_none_are_left(step)
 
 
 def test_what_is_written_to_in_place_keeps_no_call_alive() -> None:
@@ -229,12 +234,7 @@ def test_what_is_written_to_in_place_keeps_no_call_alive() -> None:
             mean = compiled(total, torch.randn(3, 4))
         torch.autograd.grad(mean + total, layer.weight)
 
-    for _ in range(5):
-        step()
-    before = _tensors()
-    for _ in range(10):
-        step()
-    assert _tensors() <= before
+    _assert_none_are_left(step)
 
 
 def test_kept_losses_keep_no_batches_alive() -> None:

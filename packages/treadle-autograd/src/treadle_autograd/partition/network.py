@@ -59,9 +59,8 @@ def why_not_side(side: set[int], edges: Edges) -> str | None:
 
 
 def _computed(size: int, edges: Edges) -> set[int]:
-    with (
-        warnings.catch_warnings()
-    ):  # SciPy adds a filter, and the program that is compiled may depend on which there are
+    # SciPy adds a filter, and the program that is compiled may depend on which there are.
+    with warnings.catch_warnings():
         import numpy as np
         from scipy.sparse import csr_matrix
         from scipy.sparse.csgraph import breadth_first_order, maximum_flow

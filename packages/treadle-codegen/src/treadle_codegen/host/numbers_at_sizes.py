@@ -1,7 +1,7 @@
 """Numbers that follow from the sizes of a call, for calls at ever new sizes.
 
 The first few sets of sizes are evaluated expression by expression. A graph that meets more of them, as one in a generation loop does,
-gets a Python function that computes all its numbers at once, some twenty times as fast.
+gets a Python function that computes all its numbers at once.
 """
 
 from __future__ import annotations
@@ -37,7 +37,8 @@ class NumbersAtSizes:
                 self._compiled = _function(self._symbols, self._template)
         if self._compiled is not None:
             return self._compiled(*sizes)
-        self._left -= self._left > 0
+        if self._left > 0:
+            self._left -= 1
         return _evaluated(self._template, dict(zip(self._symbols, sizes, strict=True)), {})
 
 

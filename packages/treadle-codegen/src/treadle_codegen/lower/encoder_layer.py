@@ -12,19 +12,14 @@ import torch
 from torch.nn import functional as F
 
 _aten = torch.ops.aten
-_FOR_ALL, _KEYS, _EACH = (
-    0,
-    1,
-    2,
-)  # kinds of masks: (length, length), (batch, length), and one of the scores' own shape, as for None
+# Kinds of masks: (length, length), (batch, length), and one of the scores' own shape, as for None.
+_FOR_ALL, _KEYS, _EACH = range(3)
 
 
 def why_not_in_parts(query: torch.Tensor) -> str | None:
     """Why attention to itself stays one operator."""
     if query.device.type != "cpu":
         return "GPUs have kernels of their own for it, which approximate gelu"
-    if torch.is_autocast_enabled("cpu"):
-        return "autocast casts what the operator calls inside"
     if any(isinstance(size, int) and size == 0 for size in query.shape):
         return "eager gives no weights of an empty batch"
     return "no batch of sequences: eager raises" if query.dim() != 3 else None
@@ -45,7 +40,7 @@ def multi_head_attention(
     average_attn_weights: bool = True,
     mask_type: int | None = None,
 ) -> Any:
-    """`_native_multi_head_attention`; NotImplemented for other than self-attention, of which eager also calls the operator in eval mode."""
+    """`_native_multi_head_attention`; NotImplemented where it stays whole, as where keys or values are other tensors than the queries."""
     if key is not query or value is not query or why_not_in_parts(query) is not None:
         return NotImplemented
     if query.shape[2] != embed_dim or tuple(qkv_weight.shape) != (3 * embed_dim, embed_dim) or embed_dim % num_head:

@@ -41,9 +41,8 @@ def _binding_of_only_overload(op: Any) -> Callable[..., Any] | None:
     others = [getattr(op.overloadpacket, name) for name in op.overloadpacket.overloads() if name != "default"]
     if not all(any(argument.is_out for argument in other._schema.arguments) for other in others):
         return None
+    # Left out, it is the mean for the operator, and none for the binding, whose parser reads `Mean` as 0.
     if any(argument.name == "reduction" for argument in op._schema.arguments):
-        return (
-            None  # left out, it is the mean for the operator, and none for the binding, whose parser reads `Mean` as 0
-        )
+        return None
     found = (getattr(module, op._opname, None) for module in _MODULES)
     return next((binding for binding in found if isinstance(binding, BuiltinFunctionType)), None)
