@@ -4,7 +4,7 @@
     torch.where(mask, g, 0)     linear
     g.clamp(-1, 1), g + 1       not linear: f(a) + f(b) is another value than f(a + b)
 
-A table says in which of its arguments an operator is linear. What it does not tell counts as not linear, which is always safe.
+Operator records say in which of its arguments an operator is linear. What they do not tell counts as not linear, which is always safe.
 """
 
 from __future__ import annotations
@@ -17,36 +17,6 @@ import torch
 from torch import fx
 
 from treadle_shapes.torch import Kind, operator
-
-_EACH = (("self",), ("other",))
-_BOTH = (("self", "other"),)
-_FIRST = (("self",),)
-_GRADIENT = (("grad_output",), ("grad",), ("grad_out",))
-
-_LINEAR: dict[str, tuple[tuple[str, ...], ...]] = {
-    **dict.fromkeys(("add", "sub", "rsub", "where"), _BOTH),
-    "mul": _EACH,
-    **dict.fromkeys(("mm", "bmm"), (("self",), ("mat2",))),
-    **dict.fromkeys(("mv", "dot"), (("self",), ("vec",), ("tensor",))),
-    **dict.fromkeys(
-        ("div", "neg", "sum", "mean", "cumsum", "_to_copy", "clone", "flip", "roll", "constant_pad_nd"), _FIRST
-    ),
-    **dict.fromkeys(("index", "gather", "index_select", "upsample_nearest2d", "tril", "triu"), _FIRST),
-    "masked_fill": (("self", "value"),),
-    "index_put": (("self", "values"),),
-    **dict.fromkeys(
-        ("scatter", "slice_scatter", "select_scatter", "as_strided_scatter", "scatter_add"), (("self", "src"),)
-    ),
-    "index_add": (("self", "source"),),
-    "copy": (("src",),),
-    **dict.fromkeys(("cat", "stack"), (("tensors",),)),
-    **dict.fromkeys(("threshold_backward", "gelu_backward", "sigmoid_backward", "tanh_backward"), _GRADIENT),
-    **dict.fromkeys(("_softmax_backward_data", "_log_softmax_backward_data", "convolution_backward"), _GRADIENT),
-    **dict.fromkeys(
-        ("native_layer_norm_backward", "native_group_norm_backward", "embedding_dense_backward"), _GRADIENT
-    ),
-}
-"""By families of operators: groups of arguments. The result is linear in all arguments of one group together, the others held constant."""
 
 
 def is_linear(results: Collection[fx.Node], arguments: Collection[fx.Node]) -> bool:
@@ -79,15 +49,15 @@ def why_not_linear(node: fx.Node, depends: Collection[fx.Node]) -> str | None:
     record = operator(node.target)
     if record is None:
         return f"{node.target} is unknown"
-    if not _is_continuous(node.meta.get("val")) or node.kwargs.get("rounding_mode") is not None:
+    if not _is_continuous(node.meta.get("val")):
         return f"{record.name} rounds"
     names = [argument.name for argument in node.target._schema.arguments]
     given = dict(zip(names, node.args, strict=False)) | node.kwargs
     dependent = {name for name, value in given.items() if any(used in depends for used in _nodes(value))}
-    groups = ((names[0],),) if record.is_view else _LINEAR.get(record.family, ())
+    groups = ((names[0],),) if record.is_view else record.linear_in
     for group in groups:
         others = [given.get(name) for name in group if name not in dependent]
-        if dependent.issubset(group) and all(map(_is_zero, others)) and _fills_with_zeros(given):
+        if dependent.issubset(group) and all(map(_is_zero, others)):
             return None
     return f"{record.name} is not known to be linear in {', '.join(sorted(dependent))}"
 
@@ -96,16 +66,11 @@ def _is_continuous(result: Any) -> bool:
     return not isinstance(result, torch.Tensor) or result.dtype.is_floating_point or result.dtype.is_complex
 
 
-def _fills_with_zeros(given: dict[str, Any]) -> bool:
-    """Whether the call puts no number of its own into its result (`constant_pad_nd`; `masked_fill` and `scatter` of a number)."""
-    value = given.get("value", 0)
-    return isinstance(value, fx.Node) or value == 0
-
-
 def _makes_values(node: fx.Node) -> bool:
     """Whether the values of the call's result do not depend on those of its arguments (`zeros_like`)."""
     record = operator(node.target) if isinstance(node.target, torch._ops.OpOverload) else None
-    return record is not None and record.kind is Kind.CREATION
+    numbers = [used for used in node.all_input_nodes if not isinstance(used.meta.get("val"), torch.Tensor)]
+    return record is not None and record.kind is Kind.CREATION and not numbers
 
 
 _ZEROS = frozenset({"zeros", "zeros_like", "new_zeros"})
