@@ -220,13 +220,13 @@ def _root_frame(tx: Tracer, frame: treadle_frame.FrameInfo, model: CodeModel, st
     root.shows_itself = not is_continuation(frame.code)
     if not root.shows_itself:
         root.frames_between = 1  # the replacement of the function has called it
-        watched = WatchedArguments(frame.locals)
-        root.watched = watched if watched else None
     elif original_of(frame.code) is not frame.code:
         root.frames_between = None
     tx.root_globals = frame.globals
-    root.locals = {name: LazyValue(value, LocalSource(name)) for name, value in frame.locals.items()}
-    root.arguments = dict(root.locals)
+    arguments = {name: LazyValue(value, LocalSource(name)) for name, value in frame.locals.items()}
+    root.locals, root.arguments = dict(arguments), dict(arguments)
+    if not root.shows_itself:
+        root.watched = WatchedArguments(arguments) or None
     for name in root.program.cells_passed:
         if name in frame.locals:
             source = LocalSource(name)

@@ -11,39 +11,39 @@ Otherwise the frame is left at the instruction that drops the object, and Python
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from treadle_tracer.errors import PathEnds, Unsupported
 from treadle_tracer.output.dropped import death_runs_code
-from treadle_tracer.values.base import settled
+from treadle_tracer.values.base import LazyValue, settled
 from treadle_tracer.values.class_lookup import lookup
 from treadle_tracer.values.finalizers import has_finalizer
 from treadle_tracer.values.functions import BoundMethod
 from treadle_tracer.values.value import NotConstant, Raised, Value
 
 if TYPE_CHECKING:
-    from treadle_tracer.trace.root import RootFrame
+    from treadle_tracer.trace.frame import Frame
 
 
 class WatchedArguments:
     """The arguments of a continuation whose death runs code."""
 
-    def __init__(self, arguments: Mapping[str, Any]):
-        self._watched: dict[int, Any] = {id(obj): obj for obj in arguments.values() if death_runs_code(obj)}
+    def __init__(self, arguments: Mapping[str, LazyValue]):
+        self._watched = {id(value.obj): value for value in arguments.values() if death_runs_code(value.obj)}
 
     def __bool__(self) -> bool:
         return bool(self._watched)
 
-    def check(self, frame: RootFrame) -> None:
+    def check(self, frame: Frame) -> None:
         """After an instruction. Raises Unsupported if it has dropped one of them whose finalizer has an effect."""
         held: set[int] = set()
         _note_held(held, frame.stack)
         _note_held(held, frame.locals.values())
-        for key, obj in list(self._watched.items()):
+        for key, value in list(self._watched.items()):
             if key in held:
                 continue
-            if not _does_nothing(frame, obj):
-                refused = Unsupported("finalizer", f"the end of a {type(obj).__qualname__}")
+            if not _does_nothing(frame, value):
+                refused = Unsupported("finalizer", f"the end of a {value.python_type().__qualname__}")
                 refused.most_frames = 1
                 raise refused
             del self._watched[key]
@@ -57,13 +57,12 @@ def _note_held(held: set[int], values: Iterable[Value]) -> None:
         held.add(id(getattr(found, "obj", None)))
 
 
-def _does_nothing(frame: RootFrame, obj: Any) -> bool:
+def _does_nothing(frame: Frame, value: LazyValue) -> bool:
     """Whether the finalizer of the object has no effect now. If so, the trace relies on it."""
     tx = frame.tx
-    argument = next((value for value in frame.arguments.values() if getattr(value, "obj", None) is obj), None)
-    if argument is None or not has_finalizer(type(obj)):
+    if not has_finalizer(value.python_type()):
         return False
-    instance = argument.force(tx)
+    instance = value.force(tx)
     if tx.mutations.attrs_of(instance):  # these may be objects of the trace, which change unnoticed
         return False
     calls = tx.graph.calls
