@@ -17,7 +17,6 @@ from treadle_tracer.values.tensor_queries import is_leaf
 from treadle_tracer.values.value import Value
 
 if TYPE_CHECKING:
-    from treadle_tracer.values.tensor import TensorValue
     from treadle_tracer.values.value import TraceContext
 
 
@@ -26,7 +25,7 @@ class HistoryNode(Value):
 
     __slots__ = ("made_at", "node", "tensor")
 
-    def __init__(self, tensor: TensorValue, node: Any, made_at: int):
+    def __init__(self, tensor: Any, node: Any, made_at: int):
         self.source = None
         self.tensor = tensor
         self.node = node
@@ -66,7 +65,7 @@ class HistoryNode(Value):
         return Unsupported("tensor-attribute", f".grad_fn of {self.tensor.describe()}")
 
 
-def read_history(tx: TraceContext, tensor: TensorValue) -> Value:
+def read_history(tx: TraceContext, tensor: Any) -> Value:
     """`tensor.grad_fn`; of an outside tensor that requires gradients it is guarded whether it has one."""
     if tx.graph.records_anew:
         raise Unsupported("checkpoint", "use_reentrant=True, and the function asks for .grad_fn")
