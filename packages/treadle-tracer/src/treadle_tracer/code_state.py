@@ -15,7 +15,13 @@ from .by_identity import is_one_of
 from .class_facts import is_subtype, mro_of, namespace_of
 from .decision_programs import Place
 from .dynamic import DynamicSources
-from .output.call_changes import changed_decision, changed_dimensions, exchanged_modules, exchanged_tensors
+from .output.call_changes import (
+    changed_decision,
+    changed_dimensions,
+    exchanged_modules,
+    exchanged_tensors,
+    parts_of_other_tensors,
+)
 from .source import LocalSource, Source
 
 if TYPE_CHECKING:
@@ -124,6 +130,7 @@ class CodeState:
                     sizes = known.setdefault(source, {})
                     for dim, size in dims.items():
                         sizes[dim] = max(size, sizes.get(dim, 0))
+            self._learn_parts(frame, missed)
         if dynamic:
             for name, value in frame.locals.items():
                 if is_one_of(type(value), (int, float)):
@@ -134,6 +141,14 @@ class CodeState:
             modules=known.modules,
             varying=known.varying,
         )
+
+    def _learn_parts(self, frame: treadle_frame.FrameInfo, missed: Sequence[Any]) -> None:
+        """Learn which tensors are parts of others whose sizes change: those that are not like a part of either of two entries."""
+        parts = [found for entry in missed for found in parts_of_other_tensors(entry.payload, frame).items()]
+        times = Counter(source for source, _ in parts)
+        for source, dims in parts:
+            if times[source] > 1:
+                self.dynamic.setdefault(source, {}).update(dims)
 
     def _learn_decisions(self, frame: treadle_frame.FrameInfo, missed: Sequence[Any]) -> None:
         """Count where this call decides differently than the entry that it goes along with the longest.

@@ -9,7 +9,13 @@ import torch
 
 from treadle_frame.guards import ACCESSORS, ROOTS
 from treadle_tracer.output import call_changes
-from treadle_tracer.output.call_changes import changed_dimensions, exchanged_tensors, follow, is_same_number
+from treadle_tracer.output.call_changes import (
+    changed_dimensions,
+    exchanged_tensors,
+    follow,
+    is_same_number,
+    parts_of_other_tensors,
+)
 from treadle_tracer.output.entry import Payload
 from treadle_tracer.output.guards import GuardSet
 from treadle_tracer.source import (
@@ -21,6 +27,24 @@ from treadle_tracer.source import (
     ItemSource,
     LocalSource,
 )
+
+
+def test_parts_of_other_tensors():
+    guards = GuardSet()
+    guards.add_tensor(LocalSource("x"), torch.ones(2, 3, 9)[:, :, 5:])
+    payload = Payload(None, guards.tensors, None, None)
+
+    def found(x):
+        info = SimpleNamespace(locals={"x": x}, globals={}, builtins={}, closure=None)
+        return parts_of_other_tensors(payload, info)
+
+    assert found(torch.ones(2, 3, 7)[:, :, 3:]) == {LocalSource("x"): {2: 4}}
+    assert found(torch.ones(2, 8, 9)[:, :3, 5:]) == {LocalSource("x"): {1: 3}}  # the outermost stride alone
+    assert found(torch.ones(2, 3, 9)[:, :, :4]) == {}  # the same
+    assert found(torch.ones(2, 3, 9)) == {}  # other sizes
+    assert found(torch.ones(2, 4, 7)[:, :, 3:].transpose(1, 2)[:, :, :3].transpose(1, 2)) == {LocalSource("x"): {2: 4}}
+    assert found(torch.ones(2, 4, 3).transpose(1, 2)) == {}  # another order
+    assert found(torch.ones(2, 3, 8)[:, :, ::2]) == {}  # nothing lies inside of the stride that differs
 
 
 def test_changed_dimensions_of_a_missed_call():

@@ -10,6 +10,7 @@ import torch
 
 from ..by_identity import is_one_of
 from ..class_facts import is_class, mro_of, namespace_of, own_dict, own_item
+from ..dynamic import strides_by
 from ..source import ClosureSource, LocalSource, Path, Source
 from ..values.class_lookup import find_in_mro
 from ..values.constants import is_trusted_function
@@ -17,6 +18,7 @@ from ..values.constants import is_trusted_function
 if TYPE_CHECKING:
     from ..decision_programs import Decision
     from .entry import Payload
+    from .guards import TensorGuard
 
 _PLAIN_TENSORS = (torch.Tensor, torch.nn.Parameter)
 
@@ -43,6 +45,40 @@ def changed_dimensions(payload: Payload, frame: Any) -> dict[Source, dict[int, i
         if type(number) is type(value) and not is_same_number(number, value):
             found[source] = {}
     return found
+
+
+def parts_of_other_tensors(payload: Payload, frame: Any) -> dict[Source, dict[int, int]]:
+    """Where this call has a part of a tensor of other sizes: source -> {dimension: its size}.
+
+    The sizes are the entry's and the strides are not, in the same order: `y[:, :, -4:]` of a longer `y`. Strides outside of a dimension
+    that is dynamic may be any (`dynamic.stride_rules`): that is the one next to the smallest stride that differs.
+    """
+    found: dict[Source, dict[int, int]] = {}
+    for guard in payload.tensors:
+        tensor = follow(guard.source.path, frame)
+        is_alike = type(tensor) is guard.kind and guard.identity is None and guard.strides is not None
+        if not is_alike or tensor.layout is not guard.layout or not _has_sizes_of(guard, tensor):
+            continue
+        sizes, strides = tensor.shape, tensor.stride()
+        expected = guard.strides if guard.rules is None else strides_by(guard.rules, sizes, strides.__getitem__)
+        differing = [mine for mine, theirs in zip(strides, expected, strict=True) if mine != theirs]
+        if differing and _order(strides) == _order(guard.strides):
+            inner = [d for d, size in enumerate(sizes) if size > 1 and 0 < strides[d] < min(differing)]
+            if inner:
+                dim = max(inner, key=strides.__getitem__)
+                found[guard.source] = {dim: sizes[dim]}
+    return found
+
+
+def _has_sizes_of(guard: TensorGuard, tensor: torch.Tensor) -> bool:
+    if tensor.dim() != len(guard.sizes):
+        return False
+    pairs = enumerate(zip(tensor.shape, guard.sizes, strict=True))
+    return all(mine == theirs or d in guard.dynamic_dims for d, (mine, theirs) in pairs)
+
+
+def _order(strides: Sequence[int]) -> list[int]:
+    return sorted(range(len(strides)), key=strides.__getitem__)
 
 
 def changed_decision(payload: Payload, frame: Any) -> tuple[int, Decision | None] | None:

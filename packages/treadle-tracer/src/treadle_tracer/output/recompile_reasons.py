@@ -124,10 +124,11 @@ def _tensor_differences(guard: TensorGuard, frame: Any, dynamic: Mapping[int, An
     empty = [
         f"{text}.size()[{dim}] is 0, which is compiled on its own" for dim in guard.dynamic_dims if not found.shape[dim]
     ]
-    return empty or _other_differences(guard, found)
+    is_part = any(dim not in guard.dynamic_dims for dim in dynamic)  # of a tensor whose size changes
+    return empty or _other_differences(guard, found, _from_now_on(is_part))
 
 
-def _other_differences(guard: TensorGuard, found: torch.Tensor) -> list[str]:
+def _other_differences(guard: TensorGuard, found: torch.Tensor, more: str) -> list[str]:
     text = guard.source.text
     if found.requires_grad != guard.requires_grad:
         return [f"{text}.requires_grad: expected {guard.requires_grad}, found {found.requires_grad}"]
@@ -135,7 +136,8 @@ def _other_differences(guard: TensorGuard, found: torch.Tensor) -> list[str]:
         return []
     strides = tuple(found.stride())
     if guard.rules is None:
-        return [] if strides == guard.strides else [f"{text}.stride(): expected {guard.strides}, found {strides}"]
+        same = strides == guard.strides
+        return [] if same else [f"{text}.stride(): expected {guard.strides}, found {strides}{more}"]
     if strides_by(guard.rules, found.shape, strides.__getitem__) == list(strides):
         return []
     return [
