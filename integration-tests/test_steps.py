@@ -299,3 +299,46 @@ def test_a_model_is_trained_in_one_graph(name):
     assert stats.graphs <= 3
     assert not stats.breaks
     assert not stats.eager_graphs
+
+
+class Stream(nn.Module):
+    """Convolutions over a stream that comes in parts: each keeps the end of what it has read, detached from its history."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(
+            [nn.Conv1d(2, 8, 3), nn.Conv1d(8, 8, 3, dilation=2), nn.Conv1d(8, 1, 3, dilation=4)]
+        )
+        self.ends: list[torch.Tensor] | None = None
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        ends = []
+        for k, layer in enumerate(self.layers):
+            width = 2**k * 2
+            before = x.new_zeros(x.shape[0], x.shape[1], width) if self.ends is None else self.ends[k]
+            whole = torch.cat([before, x], -1)
+            ends.append(whole[..., -width:].detach())
+            x = F.elu(layer(whole))
+        self.ends = ends
+        return x
+
+
+@pytest.mark.parametrize("trains", [False, True])
+def test_the_state_of_a_stream(trains: bool) -> None:
+    torch.manual_seed(0)
+    eager = Stream()
+    parts = [torch.randn(1, 2, n) for n in (10, 10, 11, 13, 12, 10)]
+    results = []
+    for stream in (eager, treadle.compile(copy.deepcopy(eager))):
+        found: list[torch.Tensor] = []
+        for part in parts:
+            with torch.set_grad_enabled(trains):
+                found.append(stream(part))
+            if trains:
+                found.extend(torch.autograd.grad(found[-1].square().sum(), list(stream.parameters())))
+        ends = stream.ends
+        results.append((found, ends, [(t.requires_grad, t.stride(), t.untyped_storage().nbytes()) for t in ends]))
+    for mine, theirs in zip(results[1][0] + results[1][1], results[0][0] + results[0][1], strict=True):
+        torch.testing.assert_close(mine, theirs, rtol=1e-4, atol=1e-5)
+    assert results[0][2] == results[1][2]
+    assert [graph.reason for graph in treadle.stats().eager_graphs] == []

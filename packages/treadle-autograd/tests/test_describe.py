@@ -165,3 +165,35 @@ def test_detached_aliases_that_get_a_history_of_their_own_are_eagers(function):
     compiled = aot(gm, [x], inference=False, forward=lambda gm, inputs: gm.forward)
     assert compiled.why_eager == "an output shares memory with a tensor, and has a history of its own"
     assert gradients(compiled) == gradients(function)
+
+
+def _steps(x: torch.Tensor, w: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    y = x * w
+    with torch.no_grad():
+        y[0].add_(1)
+    first, second = (x - w).split(2, -1)
+    return y.sum(), y[:, -1].detach(), y[:, :2].detach(), first.detach(), second.data, (x.cumsum(1) + w)[:, 1].detach()
+
+
+@pytest.mark.parametrize("inference", [False, True])
+def test_parts_of_what_is_not_returned(inference: bool) -> None:
+    """The last state of a sequence, detached from its history, is a part of memory that no output covers."""
+    found = []
+    for compiles in (False, True):
+        x, w = torch.arange(12.0).view(3, 4), torch.tensor([1.0, 2.0, 3.0, 4.0], requires_grad=not inference)
+        run: Any = _steps
+        if compiles:
+            gm = with_examples(fx.symbolic_trace(_steps), [x, w])
+            run = aot(gm, [x, w], inference=inference, forward=lambda gm, _: gm)
+            assert run.why_eager is None
+        results = run(x, w)
+        facts = [(t.requires_grad, t._is_view(), t.shape, t.stride(), t.storage_offset()) for t in results]
+        memory = [t.untyped_storage().nbytes() for t in results]
+        with torch.no_grad():
+            results[1].add_(1)  # the outputs after it in the same memory show it, and count it
+        versions = [t._version for t in results[1:3]]
+        gradients = () if inference else torch.autograd.grad(results[0], w)
+        found.append((facts, memory, versions, [t.detach().clone() for t in results], gradients))
+    assert found[0][:3] == found[1][:3]
+    for mine, theirs in zip(found[1][3:], found[0][3:], strict=True):
+        torch.testing.assert_close(mine, theirs)

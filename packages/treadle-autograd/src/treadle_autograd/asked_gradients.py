@@ -7,7 +7,7 @@ computed from. What was named stands in the frame of the function by which all o
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from types import FrameType
 from typing import Any
 
@@ -40,4 +40,7 @@ def node_of(named: Any) -> Any:
     return named.grad_fn if isinstance(named, torch.Tensor) else named.node
 
 
-__all__ = ["named_inputs", "node_of"]
+keeps_graph: Callable[[], bool] = getattr(torch._C._autograd, "_get_current_graph_task_keep_graph", lambda: True)
+"""Whether the caller keeps the graph for another backward pass (`retain_graph`)."""
+
+__all__ = ["keeps_graph", "named_inputs", "node_of"]

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 
 from .asked_gradients import named_inputs, node_of
+from .gradients_together import differentiable_gradients, why_not_together
 from .joint import Gradients
 
 if TYPE_CHECKING:
@@ -77,14 +78,20 @@ def _are_computed(call: Call, given: Sequence[torch.Tensor | None], wanted: tupl
 
 
 def gradients_elsewhere(
-    call: Call, asked: BackwardPass, layouts: Sequence[Layout], saved: Sequence[torch.Tensor] | None = None
+    call: Call,
+    asked: BackwardPass,
+    layouts: Sequence[Layout],
+    saved: Sequence[torch.Tensor] | None = None,
+    node: Any = None,
 ) -> Sequence[Any]:
     """The gradients that are wanted, where the compiled backward graph cannot give them. Differentiable in grad mode.
 
-    saved: the tensors that the forward pass has saved, if they are at hand.
+    saved: the tensors that the forward pass has saved, if they are at hand. node: the call's in autograd's graph, if it has one only.
     """
     found = None
     if asked.is_plain and not asked.is_cut:
+        if torch.is_grad_enabled() and node is not None and why_not_together(call) is None:
+            return differentiable_gradients(call, node, asked.given, asked.wanted)
         found = _differentiable_gradients(call, asked.given, asked.wanted, layouts, saved)
     return _rerun_gradients(call, asked.given, asked.wanted, asked.is_cut) if found is None else found
 

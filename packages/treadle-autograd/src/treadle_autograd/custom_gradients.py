@@ -21,6 +21,7 @@ from torch import fx
 from .bodies import RunBody, RunCall, body_runner
 from .errors import UnsupportedGraph
 from .histories import functions_behind
+from .linearity import is_linear
 from .recorder import AtenRecorder
 
 
@@ -38,6 +39,7 @@ class CustomCall:
     materialises  whether gradients that are not defined are zeros to it
     tangents      the numbers of the tangents from which autograd reaches it
     gradients     what its backward body has given to autograd: nodes of the recorded graph that computes the gradients
+    linear        for each run of the body, whether its gradients are linear in those that it was given
     """
 
     target: Callable[..., Any]
@@ -46,6 +48,12 @@ class CustomCall:
     materialises: bool
     tangents: frozenset[int] = field(default=frozenset())
     gradients: list[Any] = field(default_factory=list)
+    linear: list[bool] = field(default_factory=list)
+
+    @property
+    def is_linear(self) -> bool:
+        """Whether gradients may reach the body in parts. Where it has never run, none do."""
+        return all(self.linear)
 
     @property
     def outputs(self) -> tuple[Any, ...]:
@@ -88,28 +96,35 @@ def call_custom_gradient(node: fx.Node, args: Any, recorder: AtenRecorder, run_c
     target: Any = node.target
 
     gradients: list[Any] = []
-    results = target(*args, run=_noting(gradients, [*args[2], *args[3]], recorder, run_call))
+    linear: list[bool] = []
+    results = target(*args, run=_noting(gradients, linear, args, recorder, run_call))
     if recorder.for_training:
         functions = frozenset(result.grad_fn for result in results if result.grad_fn is not None)
         inputs, *others = (tuple(recorder.node_of_value(value) for value in group) for group in args)
         if target.dirty:
             inputs = _before_forward(args[0], inputs, target, recorder)
             target = replace(target, dirty=())  # in the recorded graph, the changed argument is another value
-        call = CustomCall(target, (inputs, *others), functions, target.materialises, gradients=gradients)
+        call = CustomCall(target, (inputs, *others), functions, target.materialises, gradients=gradients, linear=linear)
         recorder.custom_calls.append(call)
     return results
 
 
-def _noting(gradients: list[Any], read: Sequence[Any], recorder: AtenRecorder, run_call: RunCall) -> RunBody:
-    """What runs the graph of a backward body, and notes the nodes of what it gives.
+def _noting(gradients: list[Any], linear: list[bool], args: Any, recorder: AtenRecorder, run_call: RunCall) -> RunBody:
+    """What runs the graph of a backward body, and notes the nodes of what it gives, and whether it is linear.
 
-    read: what the body reads beside the gradients it is given. Where it gives one of these tensors, the node is a copy's, which belongs
-    to this call alone."""
+    args: of the call, of which the body reads inputs, saved and kept values beside the gradients it is given. Where it gives a value that
+    was saved or kept, the node is a copy's, which belongs to this call alone."""
     run_body = body_runner(recorder, run_call)
+    inputs, _, saved, kept = args
 
     def run(graph: fx.GraphModule, arguments: Sequence[Any]) -> Sequence[Any]:
-        known = {recorder.node_of_value(value) for value in read if isinstance(value, torch.Tensor)}
+        known = {recorder.node_of_value(value) for value in (*saved, *kept) if isinstance(value, torch.Tensor)}
+        read = {id(value) for value in (*inputs, *saved, *kept)}
         found = list(run_body(graph, arguments))
+        given = [value for value in arguments if isinstance(value, torch.Tensor) and id(value) not in read]
+        given = [recorder.node_of_value(value) for value in given]
+        defined = [recorder.node_of_value(gradient) for gradient in found if gradient is not None]
+        linear.append(is_linear(defined, given))
         for k, gradient in enumerate(found):
             if gradient is not None:
                 found[k] = gradient.clone() if recorder.node_of_value(gradient) in known else gradient

@@ -210,9 +210,16 @@ def describe_mutations(inputs: Inputs, outputs: GraphOutputs) -> tuple[Mutation,
 
 
 def describe_outputs(
-    values: Sequence[Any], expected_metadata: Sequence[Any], inputs: Inputs, outputs: GraphOutputs
+    values: Sequence[Any],
+    expected_metadata: Sequence[Any],
+    inputs: Inputs,
+    outputs: GraphOutputs,
+    wholes: Sequence[tuple[Any, Any]] = (),
 ) -> tuple[OutputDescription, ...]:
-    """Describe each of `values`, the outputs of the functional run. `expected_metadata[i]` has eager's geometry of `values[i]`."""
+    """Describe each of `values`, the outputs of the functional run. `expected_metadata[i]` has eager's geometry of `values[i]`.
+
+    wholes: for each value, where `wholes_of` tells it, the tensor whose memory it is a part of, and one with that tensor's geometry.
+    """
     input_by_id = {id(w): i for i, w, _ in inputs.tensors()}
     input_by_storage: dict[int, int] = {}
     for i, wrapper, _ in inputs.tensors():
@@ -238,7 +245,10 @@ def describe_outputs(
         else:
             if key not in bases:
                 bases[key] = _choose_base(
-                    [values[j] for j in members[key]], [expected_metadata[j] for j in members[key]], outputs
+                    [values[j] for j in members[key]],
+                    [expected_metadata[j] for j in members[key]],
+                    [wholes[j] for j in members[key] if wholes and wholes[j][0] is not None],
+                    outputs,
                 )
             described.append(bases[key].describe(value, expected_metadata[i]))
         if isinstance(value, torch.Tensor):
@@ -325,8 +335,14 @@ class _Base:
         return ViewOfFresh(self.position, geometry, _detached(value, self.wrapper), _relation(value, self.wrapper))
 
 
-def _choose_base(values: list[torch.Tensor], expected_metadata: list[torch.Tensor], outputs: GraphOutputs) -> _Base:
-    """Make the graph return the tensor that covers all of `values`: their common root, or the only one of them when it is dense."""
+def _choose_base(
+    values: list[torch.Tensor],
+    expected_metadata: list[torch.Tensor],
+    wholes: list[tuple[torch.Tensor, torch.Tensor]],
+    outputs: GraphOutputs,
+) -> _Base:
+    """Make the graph return the tensor that covers all of `values`: their common root, the only one of them when it is dense, or what
+    they were detached from."""
     distinct = {id(v) for v in values}
     wrapper, expected = values[0], expected_metadata[0]
     if len(distinct) > 1 or not is_dense(expected):
@@ -339,11 +355,31 @@ def _choose_base(values: list[torch.Tensor], expected_metadata: list[torch.Tenso
             known, pairs = ([pair for pair in found if pair[0].requires_grad] for found in (known, pairs))
         # Sizes that are not known cannot be compared, nor need they be where a root is known.
         wrapper, expected = known[0] if known else max(pairs, key=lambda pair: pair[0].numel())
-        if not is_dense(expected) or any(not _within(t, expected) for t in expected_metadata):
-            raise UnsupportedGraph("outputs share a storage whose whole is not known")
+        if not _covers(expected, expected_metadata):
+            wrapper, expected = _detached_whole(values, expected_metadata, wholes, outputs)
     position = outputs.add(outputs.value_of(wrapper), Geometry(tuple(expected.size()), tuple(expected.stride()), 0))
     outputs.wrappers[position] = wrapper
     return _Base(position, wrapper, expected)
+
+
+def _detached_whole(
+    values: list[torch.Tensor],
+    expected_metadata: list[torch.Tensor],
+    wholes: list[tuple[torch.Tensor, torch.Tensor]],
+    outputs: GraphOutputs,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """What covers `values`, without a history: none of them is given one from here."""
+    for whole, expected in wholes:
+        if storage_key(whole) == storage_key(values[0]) and _covers(expected, expected_metadata):
+            if any(v.requires_grad for v in values):
+                break
+            with outputs.recorder:
+                return whole.detach(), expected
+    raise UnsupportedGraph("outputs share a storage whose whole is not known")
+
+
+def _covers(base: torch.Tensor, views: Sequence[torch.Tensor]) -> bool:
+    return is_dense(base) and all(_within(view, base) for view in views)
 
 
 def _within(view: torch.Tensor, base: torch.Tensor) -> bool:

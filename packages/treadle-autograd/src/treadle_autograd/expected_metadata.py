@@ -25,6 +25,7 @@ from .functionalise import Layouts
 from .graph_runner import GraphRunner, call_node, user_line
 from .layouts import same_layout, shares_elements, tensors_in
 from .unbacked import shape_env_of, tracers_float, unify_symbols
+from .wholes import in_order, wholes_of
 
 
 def run_as_eager(
@@ -33,8 +34,9 @@ def run_as_eager(
     attributes: Mapping[str, Any],
     functional: Layouts,
     mode: FakeTensorMode,
-) -> list[Any]:
-    """Run `gm` on plain fake tensors of `mode`; returns the items of its output.
+) -> tuple[list[Any], Sequence[Any]]:
+    """Run `gm` on plain fake tensors of `mode`; returns the items of its output, and for each the tensor whose memory it is a part of,
+    where `wholes_of` tells it.
 
     functional: sizes and strides of every node's result in the functional run.
 
@@ -66,7 +68,10 @@ def run_as_eager(
                 raise UnsupportedGraph("an in-place operator keeps strides that its functional form does not", line)
         return result
 
-    return GraphRunner(gm, attributes, run_call).run(*arguments, enable_io_processing=False)
+    wholes = wholes_of(gm.graph)
+    runner = GraphRunner(gm, attributes, run_call, kept=set(wholes.values()))
+    outputs: list[Any] = runner.run(*arguments, enable_io_processing=False)
+    return outputs, in_order(gm.graph, wholes, runner.results_kept, outputs)
 
 
 def _call_like_eager(node: fx.Node, args: Any, kwargs: Any, mode: FakeTensorMode) -> Any:

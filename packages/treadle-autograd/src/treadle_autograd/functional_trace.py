@@ -179,8 +179,9 @@ class FunctionalTrace:
             if reason is not None:
                 raise UnsupportedGraph(reason)
             mutations = describe_mutations(self.inputs, self.outputs)
-            expected_metadata = self._expected_outputs(run)
-            outputs = describe_outputs(run.outputs, expected_metadata, self.inputs, self.outputs)
+            expected_metadata, expected_wholes = self._expected_outputs(run)
+            wholes = list(zip(run.wholes, expected_wholes, strict=True))
+            outputs = describe_outputs(run.outputs, expected_metadata, self.inputs, self.outputs, wholes)
             numbers = output_numbers(self.inputs, outputs, self.outputs)
         assert len(self.recorded.inputs) == n_before
         changed = changed_inputs(self.inputs.wrappers, self.differentiable)
@@ -195,15 +196,15 @@ class FunctionalTrace:
         self.inputs.wrappers[first:first] = [object() for _ in nodes]  # no value of the user's graph is identical to it
         self.inputs.fakes[first:first] = [node.meta["val"] for node in nodes]
 
-    def _expected_outputs(self, run: FunctionalRun) -> list[Any]:
-        """Tensors with the sizes, strides and offsets that eager gives the outputs.
+    def _expected_outputs(self, run: FunctionalRun) -> tuple[list[Any], Sequence[Any]]:
+        """Tensors with the sizes, strides and offsets that eager gives the outputs and the run's `wholes`.
 
         Functional operators may choose other strides than in-place ones. Where they have, or may have, the graph runs once more on plain
         fake tensors.
         """
         self.inputs.expected_metadata = self.inputs.fakes
         if not run.mutated or self._why_not_as_eager(run) is None:
-            return run.outputs
+            return run.outputs, run.wholes
         fresh = [fake_like(self.mode, f) if isinstance(f, torch.Tensor) else f for f in self.inputs.fakes]
         for wrapper, f in zip(self.inputs.wrappers, fresh, strict=True):
             if isinstance(f, torch.Tensor) and isinstance(wrapper, torch.Tensor):
@@ -219,11 +220,12 @@ class FunctionalTrace:
 
     def _why_not_as_eager(self, run: FunctionalRun) -> str | None:
         """Why the outputs may have other sizes, strides or offsets than in eager."""
-        for value in run.outputs:
+        for value, whole in zip(run.outputs, run.wholes, strict=True):
             if isinstance(value, torch.Tensor) and run.watched.moved is None:
-                for tensor in (value,) if value._base is None else (value, value._base):
-                    self.outputs.value_of(tensor)
-                    run.watched.look_at(tensor)
+                for tensor in (value, value._base, whole):
+                    if tensor is not None:
+                        self.outputs.value_of(tensor)
+                        run.watched.look_at(tensor)
         return run.watched.moved
 
     def finish(self) -> fx.GraphModule:

@@ -32,6 +32,7 @@ from .lost_histories import written
 from .recorder import AtenRecorder
 from .unbacked import tracers_float
 from .watched_layouts import WatchedLayouts
+from .wholes import in_order, wholes_of
 
 Layouts = dict[fx.Node, tuple[tuple[Any, ...], tuple[Any, ...]]]
 
@@ -40,11 +41,13 @@ Layouts = dict[fx.Node, tuple[tuple[Any, ...], tuple[Any, ...]]]
 class FunctionalRun:
     """The result of `run_functional`.
 
-    outputs: functional tensors and numbers. mutated: whether anything was changed in place. layouts: sizes and strides of every
+    outputs: functional tensors and numbers. wholes: for each output the tensor whose memory it is a part of, where `wholes_of` tells
+    it. mutated: whether anything was changed in place. layouts: sizes and strides of every
     node's result at the time it was made. watched: whether what was changed in place has kept its layout.
     """
 
     outputs: list[Any]
+    wholes: Sequence[Any]
     mutated: bool
     layouts: Layouts
     watched: WatchedLayouts
@@ -148,12 +151,14 @@ def run_functional(
             mutated = mutated or is_changed(result)
         return result
 
-    outputs = GraphRunner(gm, attributes, run_call, regions).run(*arguments, enable_io_processing=False)
+    wholes = wholes_of(gm.graph)
+    runner = GraphRunner(gm, attributes, run_call, regions, set(wholes.values()))
+    outputs = runner.run(*arguments, enable_io_processing=False)
     mutated = mutated or any(is_changed(tensor) for tensor in holders)
     if regions is not None:
         layouts.update(regions.layouts)
         mutated = mutated or regions.mutated
-    return FunctionalRun(outputs, mutated, layouts, watched)
+    return FunctionalRun(outputs, in_order(gm.graph, wholes, runner.results_kept, outputs), mutated, layouts, watched)
 
 
 def _conditions_of_asserts(graph: fx.Graph) -> Iterator[Any]:

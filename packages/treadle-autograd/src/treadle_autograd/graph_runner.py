@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, Protocol
 
 import torch
@@ -40,6 +40,7 @@ class GraphRunner(fx.Interpreter):
     """Runs `gm` with `attributes` as the values of its get_attr nodes. `run` returns the list of the output's items.
 
     run_call: called as ``run_call(node, args, kwargs)`` for every call; `call_node` does the call itself. regions: calls that run as one.
+    kept: calls whose results are kept, in `results_kept`.
     """
 
     def __init__(
@@ -48,6 +49,7 @@ class GraphRunner(fx.Interpreter):
         attributes: Mapping[str, Any],
         run_call: Callable[[fx.Node, Any, Any], Any],
         regions: Regions | None = None,
+        kept: Collection[fx.Node] = (),
     ) -> None:
         super().__init__(gm)
         self.extra_traceback = False  # exceptions keep their own messages
@@ -56,8 +58,16 @@ class GraphRunner(fx.Interpreter):
         self.regions = regions
         self._first_nodes = {} if regions is None else regions.by_first_node
         self._results: dict[fx.Node, Any] = {}  # of calls whose region has run
+        self._kept = kept
+        self.results_kept: dict[fx.Node, Any] = {}
 
     def run_node(self, n: fx.Node) -> Any:
+        result = self._run_node(n)
+        if n in self._kept:
+            self.results_kept[n] = result
+        return result
+
+    def _run_node(self, n: fx.Node) -> Any:
         if n.op == "get_attr":
             return self.attributes[str(n.target)]
         if n in self._first_nodes:

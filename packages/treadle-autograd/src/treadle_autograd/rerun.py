@@ -81,6 +81,10 @@ class DifferentiableRun(fx.Interpreter):
             result = self.ends[name] = _Gate.apply(self._gates, result, self._real.get(name))
         return result
 
+    def gate(self, value: Any) -> Any:
+        """One more tensor behind which gradients end."""
+        return self._gates.gate(value)
+
     def gradients(self, outputs: Sequence[Any], inputs: Sequence[Any], tangents: Sequence[Any]) -> Sequence[Any]:
         """Gradients in which nothing flows on behind a cut. They are differentiable in grad mode, all the way to the inputs."""
         return self._gates.gradients(outputs, inputs, tangents)

@@ -97,6 +97,10 @@ class TracedRun:
                 return f"output {position} of the graph is no tensor that the program has at hand"
         return None
 
+    def gate(self, value: Any) -> Any:
+        """One more tensor behind which gradients end."""
+        return self._gates.gate(value)
+
     def gradients(self, outputs: Sequence[Any], inputs: Sequence[Any], tangents: Sequence[Any]) -> Sequence[Any]:
         """Gradients that end at the inputs. They are differentiable in grad mode, all the way to what the inputs are computed from."""
         return self._gates.gradients(outputs, inputs, tangents)

@@ -22,6 +22,7 @@ from treadle_shapes import paused
 from treadle_shapes.torch import outside_transforms, undisturbed
 
 from .aliasing import picker
+from .asked_gradients import keeps_graph
 from .backward_pass import Layout, begin_pass, gradients_elsewhere, laid_out
 from .check_results import check_callable, check_results
 from .effects import is_random
@@ -37,6 +38,7 @@ from .wrapper import count_versions
 
 if TYPE_CHECKING:
     from .gradient_programs import GradientPrograms
+    from .gradients_together import SecondRun
     from .kept.program import KeptHalves, KeptTrace
     from .kept.store import BackwardNames
 
@@ -143,6 +145,8 @@ class TrainingProgram:
     def _choose_stages(self, primals: Sequence[Any]) -> Stages | None:
         """The stages to run backward in; None where it runs in one piece. Behind the first call two primals tell."""
         if self._stages is None:
+            if not all(custom.is_linear for custom in self.joint.custom):
+                return None  # `gradients_together` knows one node of a call
             gradients = self.joint.gradients
             looked_at = (gradients[0], gradients[-1]) if self._is_checked else gradients
             if not somebody_waits([primals[k] for k in looked_at], look_closely=not self._is_checked):
@@ -302,6 +306,7 @@ class Call:
         self.observers = Observers() if program.joint.sources else NOBODY
         self.has_run = False
         self._rerun: tuple[int, DifferentiableRun] | None = None
+        self.second_run: Callable[[], SecondRun | None] = lambda: None
 
     def run_forward(self, primals: Sequence[Any]) -> ForwardResults:
         """Run the forward graph."""
@@ -432,6 +437,10 @@ class CompiledBackward(torch.autograd.Function):
 
         asked = begin_pass(call, grad_outputs, ctx.needs_input_grad[_BESIDE:], functions)
         gradients: dict[int, Any] = dict.fromkeys(program.differentiated)
+        second = call.second_run()
+        if second is not None and second.is_shared(ctx):
+            together = second.at_call(ctx, program.joint, asked.given)
+            return (None, None, None, *[together.get(program.joint.gradients[k]) for k in gradients])
         if not asked.wanted:
             return (None, None, None, *gradients.values())
         # Raises what eager raises when they are gone, or have been changed.
@@ -442,16 +451,15 @@ class CompiledBackward(torch.autograd.Function):
             tangents = [laid_out(tangent, *data) for tangent, data in given]
             found = program.run_backward(asked.wanted, absent, (*saved, *ctx.numbers, *tangents))
         else:
-            found = gradients_elsewhere(call, asked, ctx.layouts, saved)
+            found = gradients_elsewhere(call, asked, ctx.layouts, saved, node=ctx)
         for k, gradient in zip(asked.wanted, found, strict=True):
             gradients[k] = gradient
-        if saved and not _keeps_graph():  # autograd drops what it has saved now, and another pass raises
+        if saved and not keeps_graph():  # autograd drops what it has saved now, and another pass raises
             call.let_go()
         return (None, None, None, *gradients.values())
 
 
 _BESIDE = 3  # arguments of `CompiledBackward.forward` before the primals that it is differentiated by
-_keeps_graph: Callable[[], bool] = getattr(torch._C._autograd, "_get_current_graph_task_keep_graph", lambda: True)
 _apply_node = super(torch.autograd.Function, CompiledBackward).apply
 _unwrap = torch._C._functorch.unwrap_if_dead
 

@@ -37,6 +37,7 @@ from .output.deferred_asserts import asserts_of
 from .output.dropped_entries import References
 from .output.entry import FramePlan, Payload, finish_entry, program_of_original, with_accepted_sizes
 from .output.graph_writes import may_raise_by_value, why_not_deoptimise
+from .output.left_frames import can_watch
 from .output.outdated import overwritten_numbers, why_outdated
 from .output.outside_devices import without_devices
 from .output.profitability import profit_of
@@ -45,6 +46,7 @@ from .output.size_ranges import size_program
 from .skips import Skip, SkipKind
 from .source import LocalSource
 from .trace.root import program_of, trace_frame
+from .values.finalizers import MadeWithFinalizer
 from .values.shadows import retire_shadows
 
 if TYPE_CHECKING:
@@ -52,8 +54,9 @@ if TYPE_CHECKING:
 
 # Breaks that a size larger than the real one may cause: two sizes that do not fit together.
 _CAUSED_BY_SIZES = ("raises", "torch-call-raises")
-# Breaks at what shows when Python frees an object, or which object it is: one made while tracing is the same at every call.
-_TELL_OBJECTS = ("weak-reference", "finalizer", "identity-of-made", "frame-read")
+# Breaks at what shows when Python frees an object, or which object it is: one made while tracing is the same at every call. Where the
+# object has a finalizer, its end is watched (`trace.watched_arguments`) if the frame itself holds it.
+_TELL_OBJECTS = ("weak-reference", "identity-of-made", "frame-read")
 # So many calls of a code object that hold objects weakly run in Python and are traced anew: the first ones may set up what later ones find.
 _MOST_LEFT = 2
 # After so many calls in which lazy modules have made their parameters, such calls break the graph.
@@ -147,7 +150,7 @@ class Compilation:
             self.state.deep_traces += 1
             if self.state.deep_traces > _DEEP_TRACES:
                 return Skip(SkipKind.UNSUPPORTED, "recursion: calls are nested too deeply")
-        if (skip := self._left_whole(reason)) is not None:
+        if (skip := self._left_whole(result)) is not None:
             return skip
         declared = self._check_declared(result)
         if reason is not None and reason.code == "raises" and not self.options.fullgraph:
@@ -158,7 +161,7 @@ class Compilation:
             return leave
         plan, gm = self._plan(result, dynamic)
         result = plan.result
-        if (skip := self._left_whole(result.reason)) is not None:
+        if (skip := self._left_whole(result)) is not None:
             return skip
         is_promised = self.state.trusts_backend and promises_to_raise_early(self.backend)
         if gm is not None and not is_promised and self._relies_on_too_much(gm, result):
@@ -179,10 +182,14 @@ class Compilation:
             self.state.may_guess = self.state.may_defer = False
         return self._attempt(wanted)
 
-    def _left_whole(self, reason: Unsupported | None) -> Skip | Leave | None:
+    def _left_whole(self, result: TraceResult) -> Skip | Leave | None:
         """Leave the frame to Python where the program may tell when an object is freed, since a split frame holds it shorter or longer,
         which object it is, or which frames there are."""
-        if reason is None or reason.code not in _TELL_OBJECTS or self.options.fullgraph:
+        reason = result.reason
+        if reason is None or self.options.fullgraph:
+            return None
+        is_lost = isinstance(reason, MadeWithFinalizer) and not can_watch(reason, self.model, result.index)
+        if reason.code not in _TELL_OBJECTS and not is_lost:
             return None
         skip = _skip_for(reason)
         if reason.code != "weak-reference" or self.state.left_whole >= _MOST_LEFT:

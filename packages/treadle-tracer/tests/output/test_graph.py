@@ -83,3 +83,23 @@ def test_metadata():
 def test_a_tensor_called_self_is_an_input_like_any_other():
     fast, _ = compiled(lambda self: self - 3)
     assert torch.equal(fast(torch.ones(2)), torch.full((2,), -2.0))
+
+
+def test_types_of_python_given_as_dtypes():
+    """Graphs that the backend leaves to eager run from their source, which cannot hold a type."""
+    graphs = []
+
+    def f(x):
+        made = torch.tensor([-1], dtype=int), torch.zeros(2, dtype=bool), torch.arange(3, dtype=float)
+        return *made, x.to(int), x.sum(dtype=float), x.new_full((2,), 3, dtype=complex), torch.empty_like(x, dtype=bool)
+
+    def backend(gm, inputs):
+        graphs.append(gm)
+        return gm.forward
+
+    x = torch.randn(4)
+    call, _ = compiled(f, backend)
+    found = call(x)
+    assert len(graphs) == 1
+    assert [t.dtype for t in found] == [t.dtype for t in f(x)]
+    assert all(torch.equal(a, b) for a, b in zip(found[:-1], f(x)[:-1], strict=True))

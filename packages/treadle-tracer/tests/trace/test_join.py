@@ -11,6 +11,7 @@ from treadle_tracer.trace.join import Join, is_same
 from treadle_tracer.values.base import FALSE, NONE, TRUE, Constant, LazyValue
 from treadle_tracer.values.joined import JoinedTensor, SymbolicBool
 from treadle_tracer.values.sequences import ListValue, TupleValue
+from treadle_tracer.values.text import to_str
 
 
 def joining(length=4, bound=1):
@@ -35,6 +36,13 @@ def test_different_values_do_not():
     assert join.value(Constant(1), Constant(1.0)) is None
     assert join.value(ListValue([]), ListValue([])) is None  # two lists, which the program can tell apart
     assert join.value(tensor, NONE) is None
+
+
+def test_texts_of_symbolic_numbers_are_not_looked_at():
+    tx, _, number, join = joining()
+    text = to_str(tx, number)
+    assert join.value(text, Constant("4")) is None and join.value(text, text) is text
+    assert not tx.symbols.env.guards
 
 
 def test_two_truths_are_the_condition():

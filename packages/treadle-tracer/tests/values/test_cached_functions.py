@@ -60,6 +60,16 @@ def test_sizes_stay_dynamic():
         compiled(program)[0](torch.randn(3, 5))
 
 
+def test_a_number_stays_dynamic_behind_operators_on_tensors():
+    def program(x, n):
+        return (x * 2).relu() * _through(n)
+
+    run, recorder = compiled(program)
+    for n in range(2, 9):
+        assert torch.equal(run(torch.ones(2), n), program(torch.ones(2), n))
+    assert len(recorder.graphs) == 2 and not recorder.breaks
+
+
 def test_what_is_read_besides_arguments_is_that_of_the_cache(monkeypatch):
     def program(x):
         return x + _scaled(x.shape[0])

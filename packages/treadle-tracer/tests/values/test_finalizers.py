@@ -1,4 +1,4 @@
-"""Objects whose class has a `__del__` method: the frame that makes one is left to Python, which frees it where it says."""
+"""Objects whose class has a `__del__` method: Python makes them, and frees them where the program says."""
 
 from __future__ import annotations
 

@@ -457,3 +457,50 @@ def test_reductions_refuse_nothing(family):
         if dim is not None and overload in ("default", "dim"):
             with pytest.raises((RuntimeError, IndexError)):
                 function(torch.empty(0, 3), **kwargs, **({"dim": 0} if dim else {}))
+
+
+# -- linearity ---------------------------------------------------------------------------------------------------------
+
+
+def replaced(op, args, kwargs, values):
+    """The call with other values for the arguments that `values` names; of a list of tensors, for each."""
+    named = dict(arguments_of(op, args, kwargs)) | values
+    positional = [a.name for a in op._schema.arguments if not a.kwarg_only and a.name in named]
+    return op(*[named[name] for name in positional], **{k: v for k, v in named.items() if k not in positional})
+
+
+def drawn_like(value, draw):
+    return pytree.tree_map_only(torch.Tensor, lambda t: draw(t.shape, dtype=t.dtype), value)
+
+
+def groups_of_tensors(op, args, kwargs):
+    """The groups of `linear_in` of which the call has float tensors only, with these."""
+    named = dict(arguments_of(op, args, kwargs))
+    for group in operator(op).linear_in:
+        given = {name: named[name] for name in group if named.get(name) is not None}
+        leaves = pytree.tree_leaves(given)
+        if leaves and all(isinstance(t, torch.Tensor) and t.dtype is torch.float32 and is_plain(t) for t in leaves):
+            yield group, given
+
+
+def test_operators_are_linear_in_what_their_records_say(checked):
+    """f(a + b) = f(a) + f(b), for random numbers in the place of all tensors of a group."""
+    count, torch_state = 0, torch.get_rng_state()
+    torch.manual_seed(0)
+    for op, (args, kwargs) in checked.calls.items():
+        record = operator(op)
+        if record is None or record.writes or not record.linear_in:
+            continue
+        for group, given in groups_of_tensors(op, args, kwargs):
+            one, other = drawn_like(given, torch.randn), drawn_like(given, torch.randn)
+            both = pytree.tree_map(torch.add, one, other)
+            of_one, of_other, of_both = (
+                tensors_of(replaced(op, args, kwargs, values)) for values in (one, other, both)
+            )
+            for a, b, c in zip(of_one, of_other, of_both, strict=True):
+                if not c.is_floating_point():
+                    continue
+                assert torch.allclose(a + b, c, rtol=1e-3, atol=1e-4, equal_nan=True), f"{op} in {group}"
+            count += 1
+    torch.set_rng_state(torch_state)
+    assert count >= 30

@@ -12,11 +12,12 @@ from __future__ import annotations
 
 import types
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ..bytecode import read
 from ..errors import Unsupported
 from ..values.base import LazyValue, settled
+from ..values.finalizers import has_finalizer
 from .replacement import Usage
 
 if TYPE_CHECKING:
@@ -69,4 +70,16 @@ def closing_runs_nothing(generator: object) -> bool:
     return not closing_runs_code(generator)
 
 
-__all__ = ["check_dropped_generators", "closing_runs_code", "closing_runs_nothing"]
+def death_runs_code(obj: Any) -> bool:
+    """Whether the death of `obj` may run code of the program, as far as this object alone holds what dies with it."""
+    kind = type(obj)
+    if kind is types.MethodType:
+        return death_runs_code(obj.__self__)
+    if kind is types.GeneratorType:
+        if obj.gi_frame is None:
+            return False
+        return closing_runs_code(obj) or any(has_finalizer(type(held)) for held in obj.gi_frame.f_locals.values())
+    return has_finalizer(kind)
+
+
+__all__ = ["check_dropped_generators", "closing_runs_code", "closing_runs_nothing", "death_runs_code"]

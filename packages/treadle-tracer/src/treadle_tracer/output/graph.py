@@ -23,6 +23,10 @@ class TracedGraphModule(HooklessGraphModule):
     """The graph of a trace."""
 
 
+# Torch takes these types of Python for dtypes. A graph's source, from which it runs in eager, cannot name them.
+_DTYPES = {bool: torch.bool, int: torch.int64, float: torch.float64, complex: torch.complex128}
+
+
 class Watch(Protocol):
     """Sees every call of the graph when the trace makes it."""
 
@@ -108,6 +112,7 @@ class GraphBuilder:
         """A `call_function` or `call_method` node."""
         if self.watch is not None:
             self.watch.check_node(target)
+        args, kwargs = tuple(map(_printable, args)), {name: _printable(value) for name, value in kwargs.items()}
         node = self.graph.create_node(op, target, args, kwargs)
         node.meta["example_value"] = example_value
         node.meta["stack_trace"] = stack_trace
@@ -231,3 +236,7 @@ def _attach(root: torch.nn.Module, name: str, tensor: torch.Tensor) -> None:
         root.register_parameter(name, tensor)
     else:
         root.register_buffer(name, tensor, persistent=False)
+
+
+def _printable(argument: Any) -> Any:
+    return _DTYPES.get(argument, argument) if type(argument) is type else argument

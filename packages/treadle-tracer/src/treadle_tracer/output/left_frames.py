@@ -24,6 +24,7 @@ from ..bytecode import OPS, ArgKind, CodeModel, Instruction, SlotKind, live_loca
 from ..bytecode.splice import Continuation, restart_index, why_not_cut
 from ..errors import Unsupported
 from ..values.base import NULL, ConcreteValue, settled
+from ..values.finalizers import MadeWithFinalizer, has_finalizer
 from ..values.value import Value
 from .continuations import family_of, index_in_original, resumed_call_at
 
@@ -47,8 +48,12 @@ CALL_SLOTS: dict[str, Callable[[int], int]] = {
 _EXCEPTION_STATE = frozenset(
     {"PUSH_EXC_INFO", "POP_EXCEPT", "RERAISE", "CHECK_EG_MATCH", "END_ASYNC_FOR", "CLEANUP_THROW"}
 )
+# What follows a call whose result the frame keeps, or uses in an instruction at which it can be left.
+_KEEPS_IN_FRAME = ("STORE_FAST", "POP_TOP", "GET_ITER", "LOAD_ATTR", "LOAD_METHOD")
 # Kinds of instructions that jump and can be carried out in other code.
 JUMPS = ("POP_JUMP", "JUMP_IF_TRUE_OR_POP", "JUMP_IF_FALSE_OR_POP", "FOR_ITER")
+# Instructions that do nothing but bind a variable of the frame: its continuation is called with the variable as it is then.
+BINDINGS = ("STORE_FAST", "DELETE_FAST")
 
 
 @dataclass(frozen=True)
@@ -118,12 +123,17 @@ class LeftFrame:
         """Why the instruction cannot be carried out elsewhere."""
         if self.resumes:
             return why_not_cut(self.model, self.index + 1)
+        if kind_of(self.instruction) in BINDINGS and self.function is None:
+            return why_not_cut(self.model, self.index + 1)
         return why_not_resume(self.model, self.index, [value_in(slot) for slot in self.stack])
 
-    def exit_at(self, index: int, stack: Sequence[Slot], made: Mapping[str, str] | None = None) -> Exit:
-        """The continuation from `index` on with this stack. made: locals that the breaking instruction has stored."""
+    def exit_at(
+        self, index: int, stack: Sequence[Slot], made: Mapping[str, Slot] | None = None, deleted: str | None = None
+    ) -> Exit:
+        """The continuation from `index` on with this stack. made, deleted: locals that the breaking instruction has bound."""
         kinds = tuple(map(_kind_of_slot, stack))
         known: dict[str, Slot] = {**self.known, **(made or {})}
+        known.pop(deleted or "", None)
         names = self._passed(live_locals(self.model, index), known)
         target = self.family.member(index, names, kinds, called=self.function is not None)
         return Exit(target, tuple(stack), tuple(known[name] for name in target.variables), self.function)
@@ -138,16 +148,13 @@ class LeftFrame:
         return Exit(target, tuple(self.stack), variables, self.function, inner)
 
     def _passed(self, live: Sequence[str], known: Mapping[str, Slot]) -> tuple[str, ...]:
-        """Live variables, and those that nothing reads any more but that keep a generator alive: closing it may run code of the program."""
+        """Live variables, and those that nothing reads any more but that keep an object alive whose death may run code of the program.
+
+        Of what the breaking instruction has stored in a variable nothing is known.
+        """
         own = self.model.localsplus[: len(self.model.localsplus) - len(self.model.freevars)]
-        generators = [
-            name
-            for name in own
-            if name not in live
-            and isinstance(value := known.get(name), Value)
-            and value.python_type() is types.GeneratorType
-        ]
-        return (*(name for name in live if name in known), *generators)
+        kept = [name for name in own if name not in live and name in known and _may_run_code(known[name])]
+        return (*(name for name in live if name in known), *kept)
 
 
 class CannotResume(Exception):
@@ -189,6 +196,17 @@ def whole_call(model: CodeModel, index: int) -> int:
     return index
 
 
+def can_watch(made: MadeWithFinalizer, model: CodeModel, index: int) -> bool:
+    """Whether what the call `index` makes stays on the operand stack or in a variable of the frame, or dies there or behind the frame."""
+    index = whole_call(model, index) + 1
+    following = model.instructions[index].opname
+    if following in ("POP_TOP", "RETURN_VALUE"):
+        return True
+    if following == "BEFORE_WITH":
+        following = model.instructions[index + 1].opname
+    return made.is_result and following in _KEEPS_IN_FRAME
+
+
 def why_not_resume(model: CodeModel, index: int, stack: Sequence[Value]) -> str | None:
     """Why the frame cannot be left at this instruction and resumed elsewhere."""
     index = whole_call(model, index)
@@ -211,8 +229,10 @@ def why_not_resume(model: CodeModel, index: int, stack: Sequence[Value]) -> str 
 
 
 def kind_of(instruction: Instruction) -> str:
-    """One of JUMPS, or "plain"."""
+    """One of JUMPS or BINDINGS, or "plain"."""
     name = instruction.opname
+    if name in BINDINGS:
+        return name
     if name.startswith("POP_JUMP"):
         return "POP_JUMP"
     return name if OPS[name].jumps else "plain"
@@ -232,6 +252,14 @@ def _with_handled(
             raise CannotResume("an exception that was raised in the trace is being handled")
         stack[position], current = Handled(current), settled(values[position])
     return stack, current
+
+
+def _may_run_code(slot: Slot) -> bool:
+    """Whether the death of what a variable holds may run code of the program."""
+    if not isinstance(slot, Value):
+        return True
+    cls = slot.python_type()
+    return cls is types.GeneratorType or has_finalizer(cls)
 
 
 def _kind_of_slot(slot: Slot) -> SlotKind:

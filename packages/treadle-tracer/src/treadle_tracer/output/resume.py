@@ -46,7 +46,7 @@ from .breaking_instruction import (
 )
 from .continuations import is_continuation
 from .emit import FrameCode
-from .left_frames import Exit, Slot, kind_of, left_frames, value_in
+from .left_frames import BINDINGS, Exit, Slot, kind_of, left_frames, value_in
 from .native_frames import Exhausted, function_like, passing_call, without_outer_entries
 from .replacement import Effects, ReplacementBuilder, emit_state_changes
 
@@ -268,6 +268,8 @@ def _exits_of(leaving: Break) -> list[Exit]:
         return [leaving.exit_at(index + 1, stack[:-1]), leaving.exit_at(target, stack[:-1])]
     if kind == "plain":
         return _exit_after(leaving)
+    if kind in BINDINGS:
+        return [_exit_bound(leaving)]
     assert target is not None  # JUMP_IF_TRUE_OR_POP, JUMP_IF_FALSE_OR_POP of 3.11
     return [leaving.exit_at(index + 1, stack[:-1]), leaving.exit_at(target, stack)]
 
@@ -289,6 +291,14 @@ def _exit_after(leaving: Break) -> list[Exit]:
             leaving, -1, [*leaving.stack[: untouched_slots(leaving.innermost)], *pushed_slots(leaving.innermost)]
         )
     ]
+
+
+def _exit_bound(leaving: Break) -> Exit:
+    """The exit of an instruction that binds a local, or deletes it, which takes place as the continuation is called."""
+    (frame,), index, name = leaving.frames, leaving.index + 1, leaving.instruction.argval
+    if leaving.instruction.opname == "DELETE_FAST":
+        return frame.exit_at(index, leaving.stack, deleted=name)
+    return frame.exit_at(index, leaving.stack[:-1], {name: leaving.stack[-1]})
 
 
 def _exit_with_result(leaving: Break, frame: int, stack: list[Slot]) -> Exit:
@@ -389,12 +399,22 @@ def _emit_for_iter(leaving: Break, builder: ReplacementBuilder, effects: Effects
     leaving.emit_call(builder, effects, leaving.exits[1])
 
 
+def _emit_binding(leaving: Break, builder: ReplacementBuilder, effects: Effects, place: Any) -> None:
+    """Go on in the continuation, whose arguments are all that is left of the frame."""
+    cb: FrameCode = builder.cb
+    cb.place(place[0])
+    cb.emit("NOP")
+    cb.place(place[1])
+    leaving.emit_call(builder, effects, leaving.exits[0])
+
+
 _EMITTERS: dict[str, Callable[[Break, ReplacementBuilder, Effects, Any], None]] = {
     "plain": _emit_plain,
     "POP_JUMP": _emit_branch,
     "JUMP_IF_TRUE_OR_POP": _emit_branch,
     "JUMP_IF_FALSE_OR_POP": _emit_branch,
     "FOR_ITER": _emit_for_iter,
+    **dict.fromkeys(BINDINGS, _emit_binding),
 }
 
 

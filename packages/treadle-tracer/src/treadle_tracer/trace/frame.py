@@ -102,6 +102,11 @@ class Frame:
         """The names of all variables of the function, cells included."""
         return tuple(self.program.model.localsplus)
 
+    @property
+    def next_opname(self) -> str:
+        """What the frame does with the result of the present instruction."""
+        return self.instructions[self.at + 1].opname
+
     def implicit_super(self) -> Value:
         """`super()` without arguments."""
         tx, code = self.tx, self.function_code
@@ -247,7 +252,10 @@ class Frame:
         """Continue in the exception handler that covers instruction `at`, or let the exception leave the frame."""
         entry = self.program.handled_at[at]
         if entry is None:
-            raise raised
+            try:
+                raise raised
+            finally:
+                del raised  # its traceback holds this frame, and so all that the trace has looked at
         self.keyword_names = ()
         del self.stack[entry.depth :]
         if entry.lasti:

@@ -11,6 +11,7 @@ from treadle_shapes.torch import raw_expr
 from treadle_tracer.trace.elements import Elements
 from treadle_tracer.trace.speculatable import is_speculatable
 from treadle_tracer.values.base import ConcreteValue, Constant, settled
+from treadle_tracer.values.deferred_text import SymbolicText
 from treadle_tracer.values.joined import JoinedTensor, SymbolicBool, symbolic_bool
 from treadle_tracer.values.sequences import TupleValue
 from treadle_tracer.values.tensor import SymbolicValue, TensorValue
@@ -40,6 +41,8 @@ class Join:
         """The value that stands for `one` on the taken path and for `two` on the other, or None."""
         if is_same(one, two):
             return one
+        if isinstance(settled(one), SymbolicText) or isinstance(settled(two), SymbolicText):
+            return None
         for join in (self._tuple, self._bool, self._integer, self._tensor):
             found = join(one, two)
             if found is not None:
@@ -118,12 +121,16 @@ class Join:
         return found
 
 
+# Values whose objects cannot be looked at without a guard.
+_OPEN = (SymbolicBool, SymbolicText)
+
+
 def is_same(one: Value, two: Value) -> bool:
     """Whether two values of one frame stand for the same object, or for equal objects that the program cannot tell apart."""
     one, two = settled(one), settled(two)
     if one is two:
         return True
-    if isinstance(one, SymbolicBool) or isinstance(two, SymbolicBool):
+    if isinstance(one, _OPEN) or isinstance(two, _OPEN):
         return False
     if isinstance(one, ConcreteValue) and isinstance(two, ConcreteValue):
         if one.obj is two.obj:

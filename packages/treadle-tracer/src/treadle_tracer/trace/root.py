@@ -24,6 +24,7 @@ from treadle_tracer.trace.program import Program
 from treadle_tracer.trace.result import InnerFrame, TraceResult
 from treadle_tracer.trace.table import HANDLERS
 from treadle_tracer.trace.tracer import Tracer
+from treadle_tracer.trace.watched_arguments import WatchedArguments
 from treadle_tracer.values.base import LazyValue
 from treadle_tracer.values.cells import CellValue, wrap_cell
 from treadle_tracer.values.coroutines import CoroutineValue
@@ -98,6 +99,7 @@ class RootFrame(Frame):
         self.broken = False
         self.arguments: dict[str, Value] = {}
         self.raised: list[tuple[Value, int]] = []
+        self.watched: WatchedArguments | None = None
 
     @evaluates_frames
     def run(self) -> None:
@@ -117,6 +119,8 @@ class RootFrame(Frame):
                     tx.check_patience(step)
                 if handler(self, instruction):
                     return
+                if self.watched is not None:
+                    self.watched.check(self)
             except BreakReached:
                 self.broken = True
                 return
@@ -131,6 +135,7 @@ class RootFrame(Frame):
                     self.raised.append((raised.value, at))
                 tx.note_raised(raised.value, again)
                 self.handle(raised, at)
+                self.check_watched()
             except UnbackedError as error:
                 raise self.located(refusal(tx, error)) from None
             except NotConstant as error:
@@ -138,6 +143,15 @@ class RootFrame(Frame):
             except Unsupported as error:
                 self.located(error)
                 raise
+
+    def check_watched(self) -> None:
+        """Raises Unsupported, with its place, if the present instruction has dropped an argument whose death has an effect."""
+        try:
+            if self.watched is not None:
+                self.watched.check(self)
+        except Unsupported as error:
+            self.located(error)
+            raise
 
     def give_up(self) -> None:
         """Let the next break stand before the first instruction."""
@@ -209,8 +223,10 @@ def _root_frame(tx: Tracer, frame: treadle_frame.FrameInfo, model: CodeModel, st
     elif original_of(frame.code) is not frame.code:
         root.frames_between = None
     tx.root_globals = frame.globals
-    root.locals = {name: LazyValue(value, LocalSource(name)) for name, value in frame.locals.items()}
-    root.arguments = dict(root.locals)
+    arguments = {name: LazyValue(value, LocalSource(name)) for name, value in frame.locals.items()}
+    root.locals, root.arguments = dict(arguments), dict(arguments)
+    if not root.shows_itself:
+        root.watched = WatchedArguments(arguments) or None
     for name in root.program.cells_passed:
         if name in frame.locals:
             source = LocalSource(name)

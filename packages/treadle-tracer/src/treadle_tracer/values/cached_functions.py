@@ -132,13 +132,14 @@ def _evaluated(tx: TraceContext, function: Any, args: list[Value], kwargs: dict[
     """What the function computes of these arguments; None where it writes, calls what a graph holds, or gives anything but numbers."""
     if goes_into_graph(function):
         return None
-    count = len(tx.graph.graph.nodes)
+    before = set(tx.graph.nodes)
     try:
         with tx.mutations.freezing():
             found = tx.inline(tx.wrap_known(function), args, kwargs)
     except (PathEnds, Unsupported):
         return None
-    if any(isinstance(node.meta.get("example_value"), torch.Tensor) for node in list(tx.graph.graph.nodes)[count:]):
+    made = (node for node in tx.graph.nodes if node not in before)  # those of inputs stand in front
+    if any(isinstance(node.meta.get("example_value"), torch.Tensor) for node in made):
         return None
     try:
         return _shared(found)

@@ -46,6 +46,7 @@ from treadle_tracer.values.constants import is_numpy_type
 from treadle_tracer.values.containers import init_container
 from treadle_tracer.values.exception_groups import new_group
 from treadle_tracer.values.exceptions import initialise_exception, new_exception
+from treadle_tracer.values.finalizers import MadeWithFinalizer
 from treadle_tracer.values.functions import BoundMethod, ClassValue, PartialValue
 from treadle_tracer.values.generic_alias import GenericAlias
 from treadle_tracer.values.iterators import CLASS_ITERATORS
@@ -164,7 +165,7 @@ def allocate(
     if issubclass(cls, torch.jit.ScriptModule):
         raise Unsupported("new-module", cls.__qualname__)
     if isinstance(lookup(tx, cls, "__del__"), types.FunctionType):
-        raise Unsupported("finalizer", f"{cls.__qualname__}.__del__")
+        raise MadeWithFinalizer(tx, cls)
     if issubclass(cls, BaseException):
         return new_group(tx, cls, args) if is_subtype(cls, BaseExceptionGroup) else new_exception(tx, cls, args)
     if issubclass(cls, functools.partial):

@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING
 from treadle_tracer.by_identity import is_one_of
 from treadle_tracer.errors import Unsupported
 from treadle_tracer.source import DictKeySource
-from treadle_tracer.values.base import Constant
+from treadle_tracer.values.base import Constant, is_none
 from treadle_tracer.values.constant_objects import ConstantObject
 from treadle_tracer.values.constants import may_be_another
+from treadle_tracer.values.history_nodes import HistoryNode
 from treadle_tracer.values.joined import is_same
 from treadle_tracer.values.numpy_numbers import NumpyNumber
 from treadle_tracer.values.sequences import Sequence, TupleValue
@@ -24,6 +25,10 @@ def is_identical(tx: TraceContext, a: Value, b: Value) -> bool:
     object or two."""
     if isinstance(a, ConstantObject) and isinstance(b, ConstantObject):
         return a.obj is b.obj
+    if isinstance(a, HistoryNode) or isinstance(b, HistoryNode):
+        if a is not b and not (is_none(a) or is_none(b)):
+            raise Unsupported("tensor-attribute", f"{a.describe()} is {b.describe()}")
+        return a is b
     kind = a.python_type()
     if a is b or kind is not b.python_type():
         return is_same(tx, a, b)

@@ -15,10 +15,11 @@ from treadle_tracer.errors import Unsupported
 from treadle_tracer.source import InstanceDictSource, OwnDictSource
 from treadle_tracer.tables import by_name
 from treadle_tracer.values.assigned_data import assign_data
-from treadle_tracer.values.base import NONE, Constant, Method
+from treadle_tracer.values.base import Constant, Method
 from treadle_tracer.values.class_lookup import MISSING, find_in_mro, is_descriptor, lookup
 from treadle_tracer.values.gradients import read_grad, set_requires_grad, write_grad
 from treadle_tracer.values.histories import history_at_exit
+from treadle_tracer.values.history_nodes import read_history
 from treadle_tracer.values.known_elements import known_number
 from treadle_tracer.values.originals import is_original, replaced_method
 from treadle_tracer.values.outside_decisions import index_of_tensor, truth_of_tensor
@@ -335,12 +336,6 @@ def _grad(self: TensorValue, tx: TraceContext, name: str) -> Value:
     return read_grad(tx, self)
 
 
-def _grad_fn(self: TensorValue, tx: TraceContext, name: str) -> Value:
-    if self.fake.grad_fn is None and is_leaf(tx, self):
-        return NONE
-    raise Unsupported("tensor-attribute", f".{name} of {self.describe()}")
-
-
 def _own_dict(self: TensorValue, tx: TraceContext, name: str) -> Value:
     raise Unsupported("tensor-attribute", f".{name} of {self.describe()}")
 
@@ -367,7 +362,7 @@ _ATTRIBUTES: dict[str, Callable[[TensorValue, Any, str], Value]] = by_name(
     ("shape", _shape),
     ("data", _view),
     ("grad", _grad),
-    ("grad_fn", _grad_fn),
+    ("grad_fn", lambda owner, tx, name: read_history(tx, owner)),
     ("nbytes", _nbytes),
     ("__dict__", _own_dict),
     ("__class__", _type_of),

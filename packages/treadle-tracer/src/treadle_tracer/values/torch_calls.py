@@ -34,14 +34,14 @@ from treadle_tracer.values.caught_errors import caught_error
 from treadle_tracer.values.constant_objects import MadeConstantObject
 from treadle_tracer.values.constants import is_numpy_scalar
 from treadle_tracer.values.hidden_draws import refuse_behind_draws
-from treadle_tracer.values.known_elements import known_number
 from treadle_tracer.values.known_results import known_result
 from treadle_tracer.values.mappings import DictValue, DictView
+from treadle_tracer.values.number_arguments import schemas_of, with_known_numbers
 from treadle_tracer.values.numpy_numbers import NumpyNumber
 from treadle_tracer.values.operator_calls import call_operators, takes_dispatched
 from treadle_tracer.values.refused_writes import why_not_run
 from treadle_tracer.values.sequences import ListValue, Sequence, SliceValue, TupleValue
-from treadle_tracer.values.tensor import INDEX_TYPES, SymbolicValue, TensorValue
+from treadle_tracer.values.tensor import SymbolicValue, TensorValue
 from treadle_tracer.values.tensor_queries import answer_of_object, refuse_unguarded
 from treadle_tracer.values.tensor_subclasses import SubclassedTensor
 from treadle_tracer.values.value import NotConstant, Value
@@ -179,8 +179,7 @@ def run_in_graph(
     # These make a tensor of a `torch.Size`, and a tensor with the elements of any other sequence.
     if target is torch.Tensor or (type(target) is str and target == "new"):
         args = _sizes_one_by_one(args)
-    if _takes_sizes_only(_name(target)):
-        args = [_known_size(tx, arg) for arg in args]
+    args, kwargs = with_known_numbers(tx, _name(target), args, kwargs)
     kwargs = {name: _number_argument(tx, target, name, value) for name, value in kwargs.items()}
     pairs = [convert(arg) for arg in args]
     named = {name: convert(arg) for name, arg in kwargs.items()}
@@ -244,17 +243,6 @@ _FACTORIES = frozenset(
     "empty empty_like empty_strided zeros zeros_like ones ones_like full full_like rand rand_like randn randn_like tensor arange linspace "
     "logspace eye normal new_empty new_zeros new_ones new_full new_tensor".split()
 )
-
-
-def _known_size(tx: TraceContext, value: Value) -> Value:
-    """A size, or sequence of sizes. A tensor whose element follows from constants is that number."""
-    value = value.force(tx) if isinstance(value, LazyValue) else value
-    if type(value) in (ListValue, TupleValue) and isinstance(value, Sequence) and value.source is None:
-        return TupleValue([_known_size(tx, item) for item in value.items])
-    if not isinstance(value, TensorValue) or value.fake.dim() or value.fake.dtype not in INDEX_TYPES:
-        return value
-    number = known_number(tx, value.known_node)
-    return value if number is None else Constant(number)
 
 
 def _new_leaf(tx: TraceContext, op: str, target: Any, args: list[Value], kwargs: dict[str, Value]) -> Value:
@@ -351,24 +339,8 @@ def _number_argument(tx: TraceContext, target: Any, name: str, value: Value) -> 
 @functools.cache
 def _takes_number(operation: str, argument: str) -> bool:
     """Whether the argument of this name is a number in every overload of ATen's operator."""
-    kinds = {str(a.type) for schema in _schemas(operation) for a in schema.arguments if a.name == argument}
+    kinds = {str(a.type) for schema in schemas_of(operation) for a in schema.arguments if a.name == argument}
     return kinds == {"number"}
-
-
-def _schemas(operation: str) -> list[Any]:
-    """The schemas of all overloads of ATen's operator; none where there is no such operator."""
-    packet = getattr(torch.ops.aten, operation, None)
-    is_packet = isinstance(packet, torch._ops.OpOverloadPacket)
-    return [getattr(packet, overload)._schema for overload in packet.overloads()] if is_packet else []  # type: ignore[union-attr]
-
-
-@functools.cache
-def _takes_sizes_only(operation: str) -> bool:
-    """Whether all positional arguments of the torch function are sizes (`zeros(2, 3)`), as ATen's operator takes a list of them only."""
-    positional = [[a for a in schema.arguments if not a.kwarg_only] for schema in _schemas(operation)]
-    return bool(positional) and all(
-        [(a.name, str(a.type)) for a in given] == [("size", "List[int]")] for given in positional
-    )
 
 
 def _result_value(

@@ -15,6 +15,9 @@ from treadle_shapes.torch import fake_kernels, functional_forms, shape_functions
 from treadle_shapes.torch.operators.declare import families, family
 from treadle_shapes.torch.operators.record import ElementUse, Kind
 
+_LINEAR = (("self",),)
+_LINEAR_PART = (("self", "src"),)
+
 families("arange ones zeros", kind=Kind.CREATION, is_speculatable=True)
 families("eye new_ones new_zeros tril_indices triu_indices", kind=Kind.CREATION)
 families("empty empty_strided empty_permuted new_empty new_empty_strided", kind=Kind.CREATION, is_uninitialised=True)
@@ -55,19 +58,27 @@ family(
 )
 family("fill_diagonal", fake_function=functional_forms.fill_diagonal_)
 # Only sizes, strides and dtype of the first argument matter.
-family("copy", kind=Kind.COPY, element_use=ElementUse.IGNORED)
+family("copy", kind=Kind.COPY, element_use=ElementUse.IGNORED, linear_in=(("src",),))
 family("zero", kind=Kind.POINTWISE, element_use=ElementUse.IGNORED)
 
-family("clone", kind=Kind.COPY, element_use=ElementUse.KEPT)
+family("clone", kind=Kind.COPY, element_use=ElementUse.KEPT, linear_in=_LINEAR)
 families("lift_fresh lift", kind=Kind.VIEW, may_return_argument=True, element_use=ElementUse.KEPT)
 family("lift_fresh_copy", kind=Kind.COPY, element_use=ElementUse.KEPT)
-family("_to_copy", kind=Kind.POINTWISE, element_use=ElementUse.KEPT)
-family("constant_pad_nd", kind=Kind.COPY, held_by_result=("value",))
-family("cat", kind=Kind.COPY, also="concat concatenate", shape_functions={torch.cat: shape_functions.cat})
-families("stack repeat tile _chunk_cat narrow_copy complex polar tril triu", kind=Kind.COPY)
+family("_to_copy", kind=Kind.POINTWISE, element_use=ElementUse.KEPT, linear_in=_LINEAR)
+family("constant_pad_nd", kind=Kind.COPY, held_by_result=("value",), linear_in=(("self", "value"),))
+family(
+    "cat",
+    kind=Kind.COPY,
+    also="concat concatenate",
+    linear_in=(("tensors",),),
+    shape_functions={torch.cat: shape_functions.cat},
+)
+family("stack", kind=Kind.COPY, linear_in=(("tensors",),))
+families("repeat tril triu", kind=Kind.COPY, linear_in=_LINEAR)
+families("tile _chunk_cat narrow_copy complex polar", kind=Kind.COPY)
 families("diag_embed block_diag channel_shuffle pixel_shuffle rot90", kind=Kind.COPY, decompose=True)
 family("pixel_unshuffle", kind=Kind.COPY)
-families("slice_scatter select_scatter diagonal_scatter", kind=Kind.COPY, replaces_part=True)
+families("slice_scatter select_scatter diagonal_scatter", kind=Kind.COPY, replaces_part=True, linear_in=_LINEAR_PART)
 
 
 def _as_strided_scatter(
@@ -84,10 +95,16 @@ def _as_strided_scatter(
     return result
 
 
-family("as_strided_scatter", kind=Kind.COPY, replaces_part=True, binding=_as_strided_scatter)
-family("flip", kind=Kind.COPY, like_first_argument=True)
+family(
+    "as_strided_scatter",
+    kind=Kind.COPY,
+    replaces_part=True,
+    binding=_as_strided_scatter,
+    linear_in=_LINEAR_PART,
+)
+family("flip", kind=Kind.COPY, like_first_argument=True, linear_in=_LINEAR)
 # Eager's strides are those of `narrow` and `cat`; see `fake_kernels.roll`.
-family("roll", kind=Kind.COPY, fake_kernel=fake_kernels.roll)
+family("roll", kind=Kind.COPY, fake_kernel=fake_kernels.roll, linear_in=_LINEAR)
 
 # -- conversions: give their argument when there is nothing to do ------------------------------------------------------
 

@@ -6,6 +6,8 @@ into the copy.
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 
 from treadle_shapes.torch import fake_kernels, shape_functions
@@ -14,11 +16,12 @@ from treadle_shapes.torch.operators.record import Kind, Raises
 
 F = torch.nn.functional
 
-families("index index_select take", kind=Kind.GATHER, raises=Raises.BY_VALUE)
+families("index index_select take", kind=Kind.GATHER, raises=Raises.BY_VALUE, linear_in=(("self",),))
 family(
     "gather",
     kind=Kind.GATHER,
     raises=Raises.BY_VALUE,
+    linear_in=(("self",),),
     shape_functions=dict.fromkeys(("gather", torch.gather), shape_functions.gather),
 )
 family(
@@ -33,12 +36,14 @@ families("embedding_bag one_hot", raises=Raises.BY_VALUE)
 families("repeat_interleave", kind=Kind.GATHER, raises=Raises.BY_VALUE)
 families("masked_select nonzero nonzero_static _unsafe_index _unsafe_masked_index", kind=Kind.GATHER)
 
-families(
-    "scatter scatter_add scatter_reduce index_put index_add index_copy masked_scatter",
-    kind=Kind.SCATTER,
-    raises=Raises.BY_VALUE,
-    like_first_argument=True,
-)
+_SCATTER: dict[str, Any] = {"kind": Kind.SCATTER, "raises": Raises.BY_VALUE, "like_first_argument": True}
+_WITH_SOURCE = {"linear_in": (("self", "src"),)}
+
+family("scatter", overloads={"src": _WITH_SOURCE, "value": {"linear_in": (("self", "value"),)}}, **_SCATTER)
+family("scatter_add", **_SCATTER, **_WITH_SOURCE)
+families("index_add index_copy", linear_in=(("self", "source"),), **_SCATTER)
+family("index_put", linear_in=(("self", "values"),), **_SCATTER)
+families("scatter_reduce masked_scatter", **_SCATTER)
 family(
     "index_fill",
     kind=Kind.SCATTER,
@@ -48,7 +53,12 @@ family(
 )
 families("index_reduce put", kind=Kind.SCATTER, raises=Raises.BY_VALUE)
 families("_unsafe_index_put _unsafe_masked_index_put_accumulate", kind=Kind.SCATTER)
-families("embedding_dense_backward select_backward slice_backward unfold_backward", kind=Kind.SCATTER, decompose=True)
+families(
+    "embedding_dense_backward select_backward slice_backward unfold_backward",
+    kind=Kind.SCATTER,
+    decompose=True,
+    linear_in=(("grad_output",), ("grad",), ("grad_in",)),
+)
 families("segment_reduce", kind=Kind.REDUCTION, raises=Raises.BY_VALUE)
 # Lengths of a batch must be sorted and positive.
 family("_pack_padded_sequence", kind=Kind.GATHER, raises=Raises.BY_VALUE, fake_correction="packed sequences")

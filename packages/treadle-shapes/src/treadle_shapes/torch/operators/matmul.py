@@ -16,6 +16,7 @@ from treadle_shapes.torch.operators.declare import families, family
 from treadle_shapes.torch.operators.record import Kind
 
 F = torch.nn.functional
+_OF_MATRICES = (("self",), ("mat2",))
 
 
 def _blas(name: str, *, right_operand: int | None = None, **facts: Any) -> None:
@@ -24,11 +25,13 @@ def _blas(name: str, *, right_operand: int | None = None, **facts: Any) -> None:
     family(name, kind=Kind.MATMUL, overloads={"default": called | binding, "out": binding}, **facts)
 
 
-_blas("mm", right_operand=1)
+_blas("mm", right_operand=1, linear_in=_OF_MATRICES)
 _blas("addmm", right_operand=2, shape_functions={torch.addmm: shape_functions.addmm})
-_blas("bmm")
+_blas("bmm", linear_in=_OF_MATRICES)
 _blas("baddbmm")
-families("matmul mv addmv addbmm dot vdot outer chain_matmul linalg_multi_dot bilinear _trilinear", kind=Kind.MATMUL)
+family("mv", kind=Kind.MATMUL, linear_in=(("self",), ("vec",)))
+family("dot", kind=Kind.MATMUL, linear_in=(("self",), ("tensor",)))
+families("matmul addmv addbmm vdot outer chain_matmul linalg_multi_dot bilinear _trilinear", kind=Kind.MATMUL)
 families("_scaled_mm _grouped_mm _int_mm", kind=Kind.MATMUL)
 family("addr", kind=Kind.MATMUL, decompose=True)
 family("linear", kind=Kind.MATMUL, shape_functions={F.linear: shape_functions.linear})

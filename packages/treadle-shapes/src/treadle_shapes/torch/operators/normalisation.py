@@ -16,12 +16,15 @@ from treadle_shapes.torch.operators.record import ElementUse, Kind
 
 F = torch.nn.functional
 _READ: dict[str, Any] = {"element_use": ElementUse.READ}
+_LINEAR = (("grad_output",),)
 _STATISTICS: dict[str, Any] = {"writes": ("running_mean", "running_var"), "hides_writes": True}
 
 families("_softmax _log_softmax _safe_softmax", kind=Kind.NORMALISATION, **_READ)
 family("softmax", kind=Kind.NORMALISATION, shape_functions={F.softmax: shape_functions.softmax})
 families("log_softmax softmin", kind=Kind.NORMALISATION)
-families("_softmax_backward_data _log_softmax_backward_data", kind=Kind.NORMALISATION, decompose=True)
+families(
+    "_softmax_backward_data _log_softmax_backward_data", kind=Kind.NORMALISATION, decompose=True, linear_in=_LINEAR
+)
 
 families("native_layer_norm native_group_norm _fused_rms_norm", kind=Kind.NORMALISATION, **_READ)
 family("layer_norm", kind=Kind.NORMALISATION, shape_functions={F.layer_norm: shape_functions.layer_norm})

@@ -24,23 +24,27 @@ _ARITHMETIC_REFLECTED = sf.binary(sf.number_type, reflects=True)
 _QUOTIENT = sf.binary(sf.float_type)
 _BITS = sf.binary(sf.bit_type)
 _BITS_REFLECTED = sf.binary(sf.bit_type, reflects=True)
+_SUM = (("self", "other"),)
 
 family(
     "add",
     kind=Kind.POINTWISE,
+    linear_in=_SUM,
     held_by_result=("alpha",),
     shape_functions={**dict.fromkeys(("add", torch.add), _ARITHMETIC), operator.add: _ARITHMETIC_REFLECTED},
 )
 family(
     "sub",
     kind=Kind.POINTWISE,
+    linear_in=_SUM,
     held_by_result=("alpha",),
     shape_functions={**dict.fromkeys(("sub", torch.sub), _ARITHMETIC), operator.sub: _ARITHMETIC_REFLECTED},
 )
-family("rsub", kind=Kind.POINTWISE, held_by_result=("alpha",))
+family("rsub", kind=Kind.POINTWISE, held_by_result=("alpha",), linear_in=_SUM)
 family(
     "mul",
     kind=Kind.POINTWISE,
+    linear_in=(("self",), ("other",)),
     shape_functions={**dict.fromkeys(("mul", torch.mul), _ARITHMETIC), operator.mul: _ARITHMETIC_REFLECTED},
 )
 family(
@@ -48,6 +52,7 @@ family(
     kind=Kind.POINTWISE,
     also="true_divide divide",
     raises=Raises.BY_ZERO_DIVISOR,
+    overloads={name: {"linear_in": (("self",),)} for name in ("Tensor", "Scalar")},  # the others round
     shape_functions={
         **dict.fromkeys(("div", "true_divide", torch.div, torch.true_divide), _QUOTIENT),
         operator.truediv: sf.binary(sf.float_type, reflects=True),
@@ -63,6 +68,7 @@ family(
 family(
     "neg",
     kind=Kind.POINTWISE,
+    linear_in=(("self",),),
     shape_functions=dict.fromkeys(("neg", torch.neg, operator.neg), sf.unary(sf.number_type)),
 )
 families("addcmul addcdiv", kind=Kind.POINTWISE, held_by_compute=("value",))
@@ -90,8 +96,8 @@ for _name in ("and", "or"):
         },
     )
 # With one argument it is `nonzero`.
-family("where", kind=Kind.POINTWISE, is_speculatable=True)
-families("masked_fill", kind=Kind.POINTWISE, held_by_result=("value",))
+family("where", kind=Kind.POINTWISE, is_speculatable=True, linear_in=_SUM)
+families("masked_fill", kind=Kind.POINTWISE, held_by_result=("value",), linear_in=(("self", "value"),))
 
 # -- functions of one argument -----------------------------------------------------------------------------------------
 
@@ -183,6 +189,7 @@ families(
     """,
     kind=Kind.POINTWISE,
     decompose=True,
+    linear_in=(("grad_output",), ("grad_out",)),
 )
 
 # -- quantisation ------------------------------------------------------------------------------------------------------

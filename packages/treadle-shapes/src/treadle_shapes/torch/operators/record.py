@@ -152,6 +152,9 @@ class Operator:
     draws_from_state: bool = False
     #: every element of the result is 0 or 1
     is_zero_or_one: bool = False
+    #: groups of arguments: a result that is not of integers is linear in all tensors of one group together, all others held constant;
+    #: numbers in the place of tensors must be 0. Views are linear in their first argument, and say nothing
+    linear_in: tuple[tuple[str, ...], ...] = ()
 
     # -- layout and shape
 

@@ -13,11 +13,13 @@ from treadle_shapes.torch.operators.declare import families, family
 from treadle_shapes.torch.operators.record import ElementUse, Kind
 
 _READ = {"element_use": ElementUse.READ}
+_LINEAR = (("self",),)
 
-family("sum", kind=Kind.REDUCTION, overloads={"default": _READ, "dim_IntList": _READ})
+family("sum", kind=Kind.REDUCTION, linear_in=_LINEAR, overloads={"default": _READ, "dim_IntList": _READ})
 family(
     "mean",
     kind=Kind.REDUCTION,
+    linear_in=_LINEAR,
     shape_functions=dict.fromkeys(("mean", torch.mean), shape_functions.mean),
     overloads={"default": _READ, "dim": _READ},
 )
@@ -32,4 +34,5 @@ families("logsumexp linalg_vector_norm dist hash_tensor allclose equal trace_bac
 families("trace", kind=Kind.REDUCTION, decompose=True)
 families("renorm", kind=Kind.REDUCTION, decompose=True)
 families("_cdist_forward _pdist_forward cdist pdist", kind=Kind.REDUCTION)
-families("cumsum cumprod cummax cummin logcumsumexp", kind=Kind.SCAN)
+family("cumsum", kind=Kind.SCAN, linear_in=_LINEAR)
+families("cumprod cummax cummin logcumsumexp", kind=Kind.SCAN)
