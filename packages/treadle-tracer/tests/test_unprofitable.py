@@ -352,3 +352,23 @@ def test_a_function_that_takes_one_path_is_no_longer_asked():
     step.fill_(1000)
     assert torch.equal(fn(x, step), counted(x, torch.tensor(1000)))
     assert len(recorder.graphs) == 1
+
+
+@pytest.mark.parametrize("trains_first", [True, False])
+def test_what_is_left_in_training_is_compiled_in_inference(trains_first):
+    w = torch.ones(4, requires_grad=True)
+
+    def f(x):
+        for _ in range(5):
+            x = torch.tanh(x * w)
+        return x
+
+    fn, recorder = compiled(f, leave_unprofitable=True)
+    x = torch.ones(4)
+    for trains in (trains_first, not trains_first) * 2:
+        with torch.set_grad_enabled(trains):
+            for _ in range(3):
+                assert fn(x).requires_grad == trains
+    assert len(recorder.graphs) == 2 and len(left(recorder)) == 1
+    kept, *_ = [entry for entry in treadle_frame.entries(f.__code__) if not entry.payload.is_left]
+    assert kept.hits >= 4

@@ -7,12 +7,10 @@ torch.autograd.grad(..., create_graph=True)  a program of the gradients, or PyTo
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Callable, Mapping, Sequence, Set
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
-
-from treadle_shapes.torch import unwrapped
 
 from .asked_gradients import named_inputs, node_of
 from .gradients_together import differentiable_gradients, why_not_together
@@ -20,6 +18,9 @@ from .joint import Gradients
 
 if TYPE_CHECKING:
     from .training import Call
+
+_is_in_transform: Callable[[torch.Tensor], bool] = torch._C._functorch.is_functorch_wrapped_tensor
+_is_batched: Callable[[torch.Tensor], bool] = torch._C._functorch.is_legacy_batchedtensor  # by `is_grads_batched=True`
 
 Layout = tuple[Sequence[int], Sequence[int], torch.dtype, torch.device]
 
@@ -40,27 +41,31 @@ class BackwardPass(NamedTuple):
     runs_compiled: bool
 
 
-def begin_pass(call: Call, grad_outputs: Sequence[Any], functions: Mapping[int, Any]) -> BackwardPass:
+def begin_pass(
+    call: Call, grad_outputs: Sequence[Any], needed: tuple[bool, ...], functions: Callable[[], Mapping[int, Any]]
+) -> BackwardPass:
     """What the pass that runs now asks for.
 
-    functions: those in autograd's graph behind the primals of gradients, by position; None, or none, where no gradient is needed."""
+    needed: for each of the program's gradients in the order of `differentiated` whether autograd's graph goes on behind its primal.
+    functions: called for the nodes there, by position of the gradient, where single gradients are asked for.
+    """
     program = call.program
     joint = program.joint
     given = tuple([grad_outputs[k] for k in joint.tangents])
     is_defined = tuple([tangent is not None for tangent in given])
-    possible = tuple([k for k in program.reading(is_defined) if functions.get(k) is not None])
+    asked = possible = program.possible(is_defined, needed)
     named = named_inputs()
-    asked = possible
     if named is None or named:  # else the engine goes through all nodes
+        behind = functions()
         leaves = {id(given) for given in named or () if node_of(given) is None}
-        asked = tuple(k for k in possible if _is_asked_for(functions[k], leaves))
+        asked = tuple([k for k in possible if _is_asked_for(behind[k], leaves)])
     wanted = program.choose(asked, possible)
     is_plain = not (torch.is_anomaly_enabled() or any(map(_is_wrapped, given)))
     is_cut = call.observers.were_there()
     runs_compiled = is_plain and not (is_cut or torch.is_grad_enabled())
     if runs_compiled and joint.custom:
         runs_compiled = _are_computed(call, given, wanted)
-    return BackwardPass(given, wanted if any(is_defined) else (), is_plain, is_cut, runs_compiled)
+    return BackwardPass(given, wanted if True in is_defined else (), is_plain, is_cut, runs_compiled)
 
 
 def _are_computed(call: Call, given: Sequence[torch.Tensor | None], wanted: tuple[int, ...]) -> bool:
@@ -145,9 +150,7 @@ def _rerun_gradients(
 
 def _is_wrapped(tangent: torch.Tensor | None) -> bool:
     """Whether a transform of `torch.func`, or `is_grads_batched=True`, maps over the backward pass."""
-    if tangent is None:
-        return False
-    return unwrapped(tangent) is not tangent or torch._C._functorch.is_legacy_batchedtensor(tangent)
+    return tangent is not None and (_is_in_transform(tangent) or _is_batched(tangent))
 
 
 def laid_out(

@@ -54,7 +54,7 @@ class Observers:
 
     def were_there(self) -> bool:
         """What `are_there` has answered in the backward pass that runs now."""
-        return self._cut_in == torch._C._current_graph_task_id()
+        return self._cut_in != -1 and self._cut_in == torch._C._current_graph_task_id()
 
     def are_there(self) -> bool:
         """Whether somebody looks, in the backward pass that runs now. The answer for one pass stays the same."""

@@ -188,7 +188,9 @@ class FirstStage(torch.autograd.Function):
     def backward(ctx: Any, *grad_outputs: Any) -> Any:
         stages: Stages = ctx.stages
         nodes = _nodes(ctx, len(stages.groups))
-        asked = begin_pass(ctx.call, grad_outputs, stages.functions(nodes))
+        functions = stages.functions(nodes)
+        needed = tuple([functions.get(k) is not None for k in ctx.call.program.differentiated])
+        asked = begin_pass(ctx.call, grad_outputs, needed, lambda: functions)
         if not asked.wanted:
             return (None,) * (5 + len(stages.primals[0]))
         # Raises what eager raises when they are gone, or have been changed.

@@ -113,7 +113,7 @@ class TrainingProgram:
         self.apart_from_history = tuple(
             sorted({*range(self._n_inputs)} - changed - {joint.gradients[k] for k in computed})
         )
-        self._reading: dict[tuple[bool, ...], tuple[int, ...]] = {}
+        self._possible: dict[tuple[tuple[bool, ...], tuple[bool, ...]], tuple[int, ...]] = {}
         self._chosen: set[tuple[int, ...]] = set()
         self._backwards: dict[tuple[tuple[int, ...], tuple[int, ...]], Compiled] = {}
         self._absent: dict[tuple[int, ...], tuple[int, ...]] = {}
@@ -163,14 +163,17 @@ class TrainingProgram:
             self._is_checked = True
         return results
 
-    def reading(self, defined: tuple[bool, ...]) -> tuple[int, ...]:
-        """The positions of the gradients that depend on a tangent that is defined, or on none."""
-        found = self._reading.get(defined)
+    def possible(self, defined: tuple[bool, ...], needed: tuple[bool, ...]) -> tuple[int, ...]:
+        """The positions of the gradients that depend on a tangent that is defined, or on none, and that are needed.
+
+        needed: for each of `differentiated`, in its order."""
+        found = self._possible.get((defined, needed))
         if found is None:
             given = {k for k, is_defined in enumerate(defined) if is_defined}
+            wanted = {k for k, is_needed in zip(self.differentiated, needed, strict=True) if is_needed}
             reads = enumerate(self.halves.reads)
-            found = tuple(k for k, read in reads if read is not None and (not read or read & given))
-            self._reading[defined] = found
+            found = tuple(k for k, read in reads if k in wanted and read is not None and (not read or read & given))
+            self._possible[defined, needed] = found
         return found
 
     def absent(self, given: Sequence[torch.Tensor | None], wanted: tuple[int, ...]) -> tuple[int, ...]:
@@ -427,8 +430,12 @@ class CompiledBackward(torch.autograd.Function):
     def backward(ctx: Any, *grad_outputs: Any) -> Any:
         call: Call = ctx.call
         program = call.program
-        functions = {k: function for k, (function, _) in zip(program.differentiated, ctx.next_functions, strict=True)}
-        asked = begin_pass(call, grad_outputs, functions)
+
+        def functions() -> dict[int, Any]:
+            nodes = [function for function, _ in ctx.next_functions]
+            return dict(zip(program.differentiated, nodes, strict=True))
+
+        asked = begin_pass(call, grad_outputs, ctx.needs_input_grad[_BESIDE:], functions)
         gradients: dict[int, Any] = dict.fromkeys(program.differentiated)
         second = call.second_run()
         if second is not None and second.is_shared(ctx):
@@ -452,6 +459,7 @@ class CompiledBackward(torch.autograd.Function):
         return (None, None, None, *gradients.values())
 
 
+_BESIDE = 3  # arguments of `CompiledBackward.forward` before the primals that it is differentiated by
 _apply_node = super(torch.autograd.Function, CompiledBackward).apply
 _unwrap = torch._C._functorch.unwrap_if_dead
 

@@ -184,3 +184,39 @@ def test_a_transposed_matrix_is_made_by_its_own_method(cache: Path) -> None:
     part = compiled(lambda x, w: (x[:, 1:] @ w[:, :79].t()).relu(), x, w, cache=cache)
     assert "as_strided" in part.host_source
     torch.testing.assert_close(part(x, w)[0], (x[:, 1:] @ w[:, :79].t()).relu())
+
+
+def test_results_are_allocated_as_they_are_returned(cache: Path) -> None:
+    x = torch.randn(4, 8)
+    graph = compiled(lambda x: (x.sum(0, keepdim=True).view(8), (x + 1).t(), x.exp()), x, cache=cache)
+    assert "as_strided" not in graph.host_source and ".t()" not in graph.host_source
+    for _ in range(2):
+        torch.testing.assert_close(tuple(graph(x)), (x.sum(0), (x + 1).t(), x.exp()))
+    assert [result.stride() for result in graph(x)] == [(1,), (1, 8), (8, 1)]
+
+
+def test_results_of_the_same_values_are_made_one_by_one(cache: Path) -> None:
+    def several(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        y = x.sum(0, keepdim=True)
+        return y.view(8), y, y[:, 2:]
+
+    x = torch.randn(4, 8)
+    found = tuple(compiled(several, x, cache=cache)(x))
+    torch.testing.assert_close(found, several(x))
+    assert [result.stride() for result in found] == [result.stride() for result in several(x)]
+
+
+def test_results_that_operators_take_keep_their_own_layout(cache: Path) -> None:
+    def f(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        y = x.sum(0, keepdim=True) + 1
+        return y.view(8), y.sort(-1).values
+
+    x = torch.randn(4, 8)
+    torch.testing.assert_close(tuple(compiled(f, x, cache=cache)(x)), f(x))
+
+
+def test_results_of_sizes_that_change_are_allocated_as_they_are_returned(cache: Path) -> None:
+    graph = compile_dynamic(lambda x: (x + 1).view(-1), lambda n, c: [(n, c)], (6, 37), cache)
+    for shape in ((6, 37), (5, 11), (1, 4)):
+        x = torch.randn(shape)
+        torch.testing.assert_close(graph(x)[0], (x + 1).view(-1))

@@ -385,7 +385,9 @@ class Compilation:
             payload = Payload(gm, result.guards.tensors, result.reason, owner_of(self.frame, self.state.dynamic))
             if self.options.leave_unprofitable:
                 is_eager = getattr(compiled, "why_eager", None) is not None
-                payload.profit = profit_of(gm, torch.is_grad_enabled(), is_eager)
+                grad = torch.is_grad_enabled()
+                payload.profit = profit_of(gm, grad, is_eager)
+                payload.grad_mode = None if profit_of(gm, not grad, is_eager) == payload.profit else grad
                 if payload.profit is not None:
                     payload.profit -= _cost_of_numbers(result)
                 payload.goes_on = plan.goes_on

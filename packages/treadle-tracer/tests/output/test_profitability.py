@@ -37,7 +37,22 @@ def test_traffic_between_operators_counts():
 
 def test_autograd_makes_calls_dearer_and_operators_too():
     x = torch.ones(4, requires_grad=True)
-    assert profit(chain(4), x, grad=True) < profit(chain(4), x) < profit(chain(16), x) < profit(chain(16), x, grad=True)
+    assert profit(chain(4), x, grad=True) < profit(chain(4), x) < profit(chain(24), x) < profit(chain(24), x, grad=True)
+
+
+def test_training_small_networks_pays_from_four_layers_on():
+    def layers(n):
+        def net(x):
+            for _ in range(n):
+                x = torch.relu(torch.nn.functional.linear(x, w, b))
+            return x
+
+        w, b = torch.ones(64, 64, requires_grad=True), torch.ones(64, requires_grad=True)
+        return net
+
+    x = torch.ones(32, 64)
+    assert profit(layers(3), x, grad=True) < -2 < profit(layers(4), x, grad=True) < profit(layers(6), x, grad=True)
+    assert profit(layers(3), x) > 0
 
 
 def test_what_stands_alone_behind_a_kernel_saves_no_traffic_in_training():

@@ -11,6 +11,8 @@ from treadle_codegen.schedule.fuse import Node
 from treadle_codegen.schedule.gather_numbers import is_number_step
 from treadle_codegen.schedule.kernel import Kernel
 from treadle_codegen.targets.renderer import RenderedKernel, Renderer, Segment, slot_key
+from treadle_shapes.expr import IntLike
+from treadle_shapes.layouts import nested_extent, same
 
 
 @dataclass(slots=True)
@@ -110,6 +112,34 @@ def last_uses(plan: ExecutionPlan) -> dict[str, int]:
             if buffer is not None and buffer.kind is BufferKind.TEMP and name not in returned:
                 uses[name] = k
     return uses
+
+
+def returned_layouts(plan: ExecutionPlan) -> dict[str, View]:
+    """The buffers that are allocated as they are returned, and how.
+
+        sum over the rows of 4 x 8 -> buffer (1, 8) -> returned as (8,)        allocated as (8,): kernels see memory alone
+
+    No operator takes these, and the view is of all their memory.
+    """
+    late = frozenset(plan.program.bound_symbols)
+    in_externs = {name for n in plan.nodes if isinstance(n.item, Extern) for name in n.reads | n.writes}
+    found: dict[str, View] = {}
+    for out in plan.program.outputs:
+        if not isinstance(out, View) or out.offset != 0 or out.buffer in in_externs or out.buffer in found:
+            continue
+        buffer = plan.program.buffers[out.buffer]
+        is_made = buffer.kind in (BufferKind.TEMP, BufferKind.OUTPUT) and buffer.name not in plan.program.in_place
+        if not is_made or buffer.opaque or not late.isdisjoint(symbols_of((out.shape, out.strides))):
+            continue
+        whole, part = (_block(layout.shape, layout.strides) for layout in (buffer, out))
+        if whole is not None and part is not None and same(whole, part):
+            found[out.buffer] = out
+    return found
+
+
+def _block(shape: Sequence[IntLike], strides: Sequence[IntLike]) -> IntLike | None:
+    """The number of elements of a layout without gaps; None of others."""
+    return nested_extent((stride, size) for size, stride in zip(shape, strides, strict=True) if size != 1)
 
 
 def verify_plan(plan: ExecutionPlan) -> list[str]:

@@ -22,7 +22,7 @@ from typing import Any
 import torch
 
 from treadle_codegen.host.externs import callee_of, needs_schema_call
-from treadle_codegen.host.plan import ExecutionPlan
+from treadle_codegen.host.plan import ExecutionPlan, returned_layouts
 from treadle_codegen.host.sizes import SizeTexts, comparing, plain_text, reading, sources_of
 from treadle_codegen.ir.loops import (
     Bind,
@@ -59,7 +59,7 @@ class HostWriter:
     is allocated or returned by an operator during the call; in_externs: buffers that operators take, which need a tensor;
     pool: dtype of each piece of memory for run-time sizes, and the node up to which it is busy; computed: table keys of
     numbers that are in the table; borrows: every call takes its temporaries' memory from the allocator; needed: symbols that the text
-    mentions.
+    mentions; made_as: buffers that are allocated in another layout than their own (`plan.returned_layouts`).
     """
 
     plan: ExecutionPlan
@@ -80,6 +80,10 @@ class HostWriter:
     computed: set[str] = field(default_factory=set)
     borrows: bool = False
     needed: frozenset[Any] = frozenset()
+    made_as: dict[str, View] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.made_as = returned_layouts(self.plan)
 
     def line(self, text: str) -> None:
         self.lines.append(_INDENT + text)
@@ -244,7 +248,8 @@ def _pooled(writer: HostWriter, buffer: Buffer, node: int) -> None:
 def _fresh(writer: HostWriter, buffer: Buffer) -> None:
     """Allocate a buffer for this call alone."""
     variable = _variable(writer, buffer.name)
-    shape, strides = writer.tuple_of(buffer.shape), writer.tuple_of(buffer.strides)
+    layout = writer.made_as.get(buffer.name, buffer)
+    shape, strides = writer.tuple_of(layout.shape), writer.tuple_of(layout.strides)
     made = f"empty_strided({shape}, {strides}, dtype={writer.constant(buffer.dtype)})"
     writer.line(f"{variable} = large({made})" if _may_be_large(buffer) else f"{variable} = {made}")
     writer.enter(buffer.name, variable)
@@ -353,11 +358,11 @@ def _variable(writer: HostWriter, buffer: str) -> str:
     return writer.names[buffer]
 
 
-def _whole(view: View, buffer: Buffer) -> bool:
+def _whole(view: View, buffer: Buffer | View) -> bool:
     return view.shape == buffer.shape and view.strides == buffer.strides and view.offset == 0
 
 
-def _is_transpose(view: View, buffer: Buffer) -> bool:
+def _is_transpose(view: View, buffer: Buffer | View) -> bool:
     """Whether the view is that of a matrix with its dimensions exchanged."""
     exchanged = view.shape[::-1] == buffer.shape and view.strides[::-1] == buffer.strides
     return len(view.shape) == 2 and exchanged and view.offset == 0
@@ -384,9 +389,10 @@ def _tensor(writer: HostWriter, view: View | str) -> str:
         name = f"t_constants[{buffer.name!r}]"
     else:
         name = _variable(writer, buffer.name)
-    if isinstance(view, str) or _whole(view, buffer):
+    made: Buffer | View = writer.made_as.get(buffer.name, buffer)
+    if isinstance(view, str) or _whole(view, made):
         return name
-    if _is_transpose(view, buffer):
+    if _is_transpose(view, made):
         return f"{name}.t()"  # half the time of as_strided
     return _as_strided(writer, name, view)
 

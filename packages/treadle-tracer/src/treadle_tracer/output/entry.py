@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 from types import CodeType
 from typing import TYPE_CHECKING, Any
 
+import torch
+
 import treadle_frame
 
 from ..backend_call import raises_before_writing
@@ -54,6 +56,7 @@ class Payload:
     profit        what a run of the graph saves against eager, in calls of operators (`profitability`); None if that is not known
     inlined       the codes of the functions that the trace has called in place; kept where `profit` is estimated
     goes_on       continuations follow
+    grad_mode     the grad mode that `profit` depends on; None if it is the same in both
     is_left       the entry runs the original code, because its graphs are not worth their cost (`unprofitable`)
     references    what the entry is dropped with (`output.dropped_entries`); copies of the payload have the same
     """
@@ -69,6 +72,7 @@ class Payload:
     inputs: tuple[Source, ...] = ()
     decided: Decided = field(default_factory=Decided)
     profit: float | None = 0.0
+    grad_mode: bool | None = None
     inlined: tuple[weakref.ref[CodeType], ...] = ()
     goes_on: bool = False
     is_left: bool = False
@@ -219,7 +223,18 @@ def program_of_original(program: Any, payload: Payload, decides: bool) -> treadl
 
     if not decides:
         payload.decided = Decided()
-    return treadle_frame.GuardProgram(list(filter(is_kept, program.checks)))
+    kept = list(filter(is_kept, program.checks))
+    if payload.grad_mode is not None:
+        text = f"torch.is_grad_enabled() is {payload.grad_mode}"
+        kept.append(treadle_frame.Check((("const", None),), "call", _GRAD_MODE[payload.grad_mode], text))
+    return treadle_frame.GuardProgram(kept)
+
+
+# Also asked where a function is left to Python: what does not pay in training does in inference.
+_GRAD_MODE: dict[bool, Callable[[Any], bool]] = {
+    True: lambda _: torch.is_grad_enabled(),
+    False: lambda _: not torch.is_grad_enabled(),
+}
 
 
 def _foresees(part: Any) -> bool:

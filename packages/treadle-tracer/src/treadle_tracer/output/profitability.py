@@ -54,6 +54,7 @@ _KERNEL = {Kind.MATMUL: (0.0, 2.0), Kind.CONVOLUTION: (0.0, 2.0)}
 # Products of small matrices are loops in generated kernels: of at most so many multiplications, or of so few terms and columns. The
 # lowering decides in detail (`small_product` of treadle-codegen, which the tracer does not know).
 _SMALL_PRODUCT = 1.5
+_SMALL_PRODUCT_RECORDED = 12.0  # three products in eager, transposes, and the sum for the bias
 _FEW_MULTIPLICATIONS = 1 << 17
 _FEW_TERMS, _FEW_COLUMNS = 16, 64
 # A convolution and its derivative empty the caches: where autograd records the graph, what the host and the node of autograd do around
@@ -71,7 +72,7 @@ _TRAFFIC_RECORDED = 1.0
 
 # What a call of a compiled graph costs: guards, the host, the continuation; a node of autograd and its backward pass;
 _CALL = 3.0
-_CALL_RECORDED = 32.0
+_CALL_RECORDED = 56.0
 # where there are several recorded outputs, a node of its own for each, beside the result and the tangent: for the first, and for each more;
 _SEVERAL_OUTPUTS = 20.0
 _OUTPUT = 13.0
@@ -202,7 +203,8 @@ def _saved(node: torch.fx.Node, is_recorded: bool) -> float:
         return calls + traffic
     if kind is not Kind.NORMALISATION and not any(map(_is_fused, node.all_input_nodes)):
         traffic = 0.0
-    return calls * (1 + _RECORDED) + traffic * (1 + _TRAFFIC_RECORDED)
+    recorded = _SMALL_PRODUCT_RECORDED if _is_small_product(node) else calls * (1 + _RECORDED)
+    return recorded + traffic * (1 + _TRAFFIC_RECORDED)
 
 
 def _is_fused(node: torch.fx.Node) -> bool:
