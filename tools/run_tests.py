@@ -34,7 +34,9 @@ PLAIN_TESTS = {
     "treadle-shapes": "packages/treadle-shapes/tests",
     "treadle-tracer bytecode": "packages/treadle-tracer/tests/bytecode",
 }
-STEP_TIMEOUT = 45 * 60.0
+STEP_TIMEOUT = (
+    60 * 60.0
+)  # the integration tests take 40 minutes beside another step on two cores, more on a busy machine
 
 
 @dataclass
