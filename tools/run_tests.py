@@ -34,9 +34,8 @@ PLAIN_TESTS = {
     "treadle-shapes": "packages/treadle-shapes/tests",
     "treadle-tracer bytecode": "packages/treadle-tracer/tests/bytecode",
 }
-STEP_TIMEOUT = (
-    60 * 60.0
-)  # the integration tests take 40 minutes beside another step on two cores, more on a busy machine
+# The integration tests take 40 minutes beside another step on two cores, more on a busy machine.
+STEP_TIMEOUT = 60 * 60.0
 
 
 @dataclass
