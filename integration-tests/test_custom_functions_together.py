@@ -6,6 +6,7 @@ In eager both histories meet in the nodes of the custom functions, which see the
 from __future__ import annotations
 
 import gc
+import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -185,6 +186,31 @@ def test_an_input_that_is_changed_before_the_second_derivative_raises_as_in_eage
     for f in (PROGRAMS["Clipped_last"], treadle.compile(PROGRAMS["Clipped_last"])):
         with pytest.raises(RuntimeError, match="modified by an inplace operation"):
             run(f)
+
+
+def test_a_call_that_has_let_its_tensors_go_raises_as_in_eager() -> None:
+    for f in (PROGRAMS["Clipped_last"], treadle.compile(PROGRAMS["Clipped_last"])):
+        x, w = leaves()
+        y = f(x, w)
+        (g,) = torch.autograd.grad(y, x, create_graph=True)
+        y.backward()
+        with pytest.raises(RuntimeError, match="backward through the graph a second time"):
+            (y + g.pow(2).sum()).backward()
+
+
+def test_a_loss_that_is_kept_keeps_no_batch() -> None:
+    for f in (PROGRAMS["Clipped_inside"], treadle.compile(PROGRAMS["Clipped_inside"])):
+        batch, w = leaves()
+        batch = batch.detach()
+        y = f(batch, w)
+        (g,) = torch.autograd.grad(y, w, create_graph=True)
+        loss = y + g.pow(2).sum()
+        loss.backward()
+        reference = weakref.ref(batch)
+        del batch, y, g
+        gc.collect()
+        assert reference() is None
+        del loss
 
 
 def test_losses_that_are_kept_keep_no_more_than_eagers() -> None:

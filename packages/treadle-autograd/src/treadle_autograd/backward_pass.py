@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 
 from .asked_gradients import named_inputs, node_of
-from .gradients_together import differentiable_gradients, why_not_together
+from .gradients_together import differentiable_gradients
 from .joint import Gradients
 
 if TYPE_CHECKING:
@@ -90,7 +90,7 @@ def gradients_elsewhere(
     """
     found = None
     if asked.is_plain and not asked.is_cut:
-        if torch.is_grad_enabled() and node is not None and why_not_together(call) is None:
+        if torch.is_grad_enabled() and node is not None and call.program.needs_whole_gradients:
             return differentiable_gradients(call, node, asked.given, asked.wanted)
         found = _differentiable_gradients(call, asked.given, asked.wanted, layouts, saved)
     return _rerun_gradients(call, asked.given, asked.wanted, asked.is_cut) if found is None else found

@@ -22,8 +22,6 @@ import torch
 from .asked_gradients import keeps_graph
 
 if TYPE_CHECKING:
-    from .joint import JointTrace
-    from .kept.program import KeptTrace
     from .training import Call
 
 
@@ -60,14 +58,13 @@ class SecondRun:
     def __init__(self, call: Call, node: Any) -> None:
         """node: the call's."""
         self.run = call.rerun()
-        joint = call.program.joint
-        differentiated = {joint.gradients[k] for k in call.program.differentiated}
-        tracked = [place for place, value in enumerate(self.run.inputs) if _requires_grad(value)]
-        self.tracked = [call.primals[place][0] for place in tracked]
-        #: positions, among those primals, of those that all nodes lead to, the call's own one included
-        self.common = [k for k, place in enumerate(tracked) if place in differentiated]
-        self.inputs = [self.run.inputs[place] for place in tracked]
-        self._places = [tracked[k] for k in self.common]
+        places = [place for place, value in enumerate(self.run.inputs) if _requires_grad(value)]
+        self.tracked = [call.primals[place][0] for place in places]
+        self.inputs = [self.run.inputs[place] for place in places]
+        gradients = call.program.joint.gradients
+        #: the program's gradients that all nodes lead to, the call's own one included, and where their primals stand in `tracked`
+        self._positions = [k for k in call.program.differentiated if gradients[k] in places]
+        self.common = [places.index(gradients[k]) for k in self._positions]
         self._nodes = [weakref.ref(node)]
         self._reached: dict[int, Reached] = {}  # by backward passes
 
@@ -92,13 +89,16 @@ class SecondRun:
         del self._reached[task]
         return self.gradients(reached.parts, [self.inputs[k] for k in self.common])
 
-    def at_call(self, node: Any, joint: JointTrace | KeptTrace, given: Sequence[torch.Tensor | None]) -> dict[int, Any]:
-        """The gradients where the pass reaches the call's own node, by places of the primals.
+    def at_call(self, node: Any, positions: Sequence[int], given: Sequence[torch.Tensor | None]) -> dict[int, Any]:
+        """The gradients where the pass reaches the call's own node, by their positions among the program's.
 
-        given: the tangents, None where an output has none."""
-        pairs = zip(joint.tangents, given, strict=True)
-        parts = [Part(self.run.outputs[k], tangent) for k, tangent in pairs if tangent is not None]
-        return dict(zip(self._places, self.at_node(node, parts), strict=True))
+        positions, given: those of the outputs that have tangents, and the tangents, None where an output has none."""
+        return dict(zip(self._positions, self.at_node(node, self.parts(positions, given)), strict=True))
+
+    def parts(self, positions: Sequence[int], given: Sequence[torch.Tensor | None]) -> list[Part]:
+        """What tangents send to the outputs at these positions."""
+        pairs = zip(positions, given, strict=True)
+        return [Part(self.run.outputs[k], tangent) for k, tangent in pairs if tangent is not None]
 
     def _is_another_to_come(self, done: Sequence[Any]) -> bool:
         alive = [node for known in self._nodes if (node := known()) is not None]
@@ -119,23 +119,17 @@ class SecondRun:
         )
 
 
-def why_not_together(call: Call) -> str | None:
-    """Why what reaches this call and its gradients may be differentiated apart, or None."""
-    if all(custom.is_linear for custom in call.program.joint.custom):
-        return "all backward bodies are linear in their gradients"
-    return None
-
-
 def differentiable_gradients(
     call: Call, node: Any, given: Sequence[torch.Tensor | None], wanted: Sequence[int]
 ) -> Sequence[Any]:
     """The gradients that are wanted, behind a node of their own. given: the tangents. node: the call's."""
-    second = call.second_run() or SecondRun(call, node)
-    call.second_run = weakref.ref(second)
-    joint, run = call.program.joint, second.run
-    pairs = zip(joint.tangents, given, strict=True)
-    parts = [Part(run.outputs[k], tangent) for k, tangent in pairs if tangent is not None]
-    return second.gradients(parts, [run.inputs[joint.gradients[k]] for k in wanted])
+    second = None if call.second_run is None else call.second_run()
+    if second is None:
+        second = SecondRun(call, node)
+        call.second_run = weakref.ref(second)
+    joint = call.program.joint
+    inputs = [second.run.inputs[joint.gradients[k]] for k in wanted]
+    return second.gradients(second.parts(joint.tangents, given), inputs)
 
 
 class DifferentiableGradients(torch.autograd.Function):

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from treadle_shapes.torch import Kind, operator
+from treadle_shapes.torch import ElementUse, Kind, operator
 
 
 def is_linear(results: Collection[fx.Node], arguments: Collection[fx.Node]) -> bool:
@@ -51,10 +51,9 @@ def why_not_linear(node: fx.Node, depends: Collection[fx.Node]) -> str | None:
         return f"{node.target} is unknown"
     if not _is_continuous(node.meta.get("val")):
         return f"{record.name} rounds"
-    names = [argument.name for argument in node.target._schema.arguments]
-    given = dict(zip(names, node.args, strict=False)) | node.kwargs
+    given = _given(node)
     dependent = {name for name, value in given.items() if any(used in depends for used in _nodes(value))}
-    groups = ((names[0],),) if record.is_view else record.linear_in
+    groups = ((next(iter(given)),),) if record.is_view else record.linear_in
     for group in groups:
         others = [given.get(name) for name in group if name not in dependent]
         if dependent.issubset(group) and all(map(_is_zero, others)):
@@ -73,25 +72,26 @@ def _makes_values(node: fx.Node) -> bool:
     return record is not None and record.kind is Kind.CREATION and not numbers
 
 
-_ZEROS = frozenset({"zeros", "zeros_like", "new_zeros"})
-
-
 def _is_zero(value: Any) -> bool:
     """Whether an argument holds zeros only, or is none."""
     while isinstance(value, fx.Node) and isinstance(value.target, torch._ops.OpOverload):
         record = operator(value.target)
         if record is None:
             return False
-        if record.kind is Kind.CREATION:
-            return record.family in _ZEROS or (record.family in _FILLED and value.args[_FILLED[record.family]] == 0)
-        if not (record.is_view or record.family in ("_to_copy", "clone")):
+        if record.filled_with is not None:
+            number = record.filled_with
+            value = _given(value).get(number) if isinstance(number, str) else number
+        elif record.is_view or record.element_use is ElementUse.KEPT:
+            value = value.args[0]
+        else:
             return False
-        value = value.args[0]
     return value is None or (not isinstance(value, fx.Node) and value == 0)
 
 
-_FILLED = {"full": 1, "full_like": 1, "new_full": 2, "scalar_tensor": 0}
-"""By families: the position of the number that fills the result."""
+def _given(call: fx.Node) -> dict[str, Any]:
+    """The arguments of a call of an operator by their names."""
+    schema: Any = call.target._schema  # type: ignore[union-attr]
+    return dict(zip([argument.name for argument in schema.arguments], call.args, strict=False)) | call.kwargs
 
 
 def _nodes(value: Any) -> list[fx.Node]:

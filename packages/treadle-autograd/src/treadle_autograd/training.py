@@ -9,6 +9,7 @@ operations autograd records as it records eager's.
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -113,6 +114,8 @@ class TrainingProgram:
         self.apart_from_history = tuple(
             sorted({*range(self._n_inputs)} - changed - {joint.gradients[k] for k in computed})
         )
+        #: whether a custom function of the program must see the sum of all gradients that reach it (`gradients_together`)
+        self.needs_whole_gradients = not all(custom.is_linear for custom in joint.custom)
         self._possible: dict[tuple[tuple[bool, ...], tuple[bool, ...]], tuple[int, ...]] = {}
         self._chosen: set[tuple[int, ...]] = set()
         self._backwards: dict[tuple[tuple[int, ...], tuple[int, ...]], Compiled] = {}
@@ -145,7 +148,7 @@ class TrainingProgram:
     def _choose_stages(self, primals: Sequence[Any]) -> Stages | None:
         """The stages to run backward in; None where it runs in one piece. Behind the first call two primals tell."""
         if self._stages is None:
-            if not all(custom.is_linear for custom in self.joint.custom):
+            if self.needs_whole_gradients:
                 return None  # `gradients_together` knows one node of a call
             gradients = self.joint.gradients
             looked_at = (gradients[0], gradients[-1]) if self._is_checked else gradients
@@ -306,7 +309,7 @@ class Call:
         self.observers = Observers() if program.joint.sources else NOBODY
         self.has_run = False
         self._rerun: tuple[int, DifferentiableRun] | None = None
-        self.second_run: Callable[[], SecondRun | None] = lambda: None
+        self.second_run: weakref.ref[SecondRun] | None = None
 
     def run_forward(self, primals: Sequence[Any]) -> ForwardResults:
         """Run the forward graph."""
@@ -437,23 +440,24 @@ class CompiledBackward(torch.autograd.Function):
 
         asked = begin_pass(call, grad_outputs, ctx.needs_input_grad[_BESIDE:], functions)
         gradients: dict[int, Any] = dict.fromkeys(program.differentiated)
-        second = call.second_run()
-        if second is not None and second.is_shared(ctx):
-            together = second.at_call(ctx, program.joint, asked.given)
-            return (None, None, None, *[together.get(program.joint.gradients[k]) for k in gradients])
-        if not asked.wanted:
+        second = None if call.second_run is None else call.second_run()
+        if second is not None and not second.is_shared(ctx):
+            second = None
+        if not asked.wanted and second is None:
             return (None, None, None, *gradients.values())
         # Raises what eager raises when they are gone, or have been changed.
         saved = unpacked(ctx.saved_tensors, ctx.saved_layouts)
-        if asked.runs_compiled:
+        if second is not None:
+            gradients |= second.at_call(ctx, program.joint.tangents, asked.given)
+        elif asked.runs_compiled:
             absent = program.absent(asked.given, asked.wanted)
             given = [pair for k, pair in enumerate(zip(asked.given, ctx.layouts, strict=True)) if k not in absent]
             tangents = [laid_out(tangent, *data) for tangent, data in given]
             found = program.run_backward(asked.wanted, absent, (*saved, *ctx.numbers, *tangents))
+            gradients |= zip(asked.wanted, found, strict=True)
         else:
             found = gradients_elsewhere(call, asked, ctx.layouts, saved, node=ctx)
-        for k, gradient in zip(asked.wanted, found, strict=True):
-            gradients[k] = gradient
+            gradients |= zip(asked.wanted, found, strict=True)
         if saved and not keeps_graph():  # autograd drops what it has saved now, and another pass raises
             call.let_go()
         return (None, None, None, *gradients.values())

@@ -80,9 +80,8 @@ def test_a_call_borrows_one_arena_and_keeps_nothing_of_it(allocator: Allocator, 
 def test_views_are_made_once_per_place(allocator: Allocator, cache: Path) -> None:
     x = torch.randn(80, 80)
     graph = compiled(with_temporaries, x, cache=cache)
-    places = [
-        torch.empty(1 << 18, dtype=torch.uint8) for _ in range(2)
-    ]  # none of them where the first call's arena has been
+    # Before the first call: none of them lies where its arena has been.
+    places = [torch.empty(1 << 18, dtype=torch.uint8) for _ in range(2)]
     graph(x)
     made = allocator.unowned_made
     order = iter([0, 0, 1, 0, 1, 1])

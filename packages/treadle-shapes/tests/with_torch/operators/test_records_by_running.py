@@ -504,3 +504,16 @@ def test_operators_are_linear_in_what_their_records_say(checked):
             count += 1
     torch.set_rng_state(torch_state)
     assert count >= 30
+
+
+def test_results_are_filled_with_what_their_records_say(checked):
+    count = 0
+    for op, (args, kwargs) in checked.calls.items():
+        filled_with = None if (record := operator(op)) is None or record.writes else record.filled_with
+        if filled_with is not None:
+            given = dict(arguments_of(op, args, kwargs))
+            number = given[filled_with] if isinstance(filled_with, str) else filled_with
+            result = op(*args, **kwargs)
+            assert torch.equal(result, torch.full_like(result, number)), str(op)
+            count += 1
+    assert count >= 6

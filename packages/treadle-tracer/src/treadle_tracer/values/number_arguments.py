@@ -13,12 +13,12 @@ import torch
 from treadle_tracer.values.base import Constant, LazyValue
 from treadle_tracer.values.known_elements import known_number
 from treadle_tracer.values.sequences import ListValue, Sequence, TupleValue
-from treadle_tracer.values.tensor import TensorValue
+from treadle_tracer.values.tensor import INDEX_TYPES, TensorValue
 
 if TYPE_CHECKING:
     from treadle_tracer.values.value import TraceContext, Value
 
-_INT = frozenset({torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8})
+_INT = frozenset({*INDEX_TYPES, torch.uint8})
 _ANY = _INT | {torch.bool, torch.float32, torch.float64}
 _DTYPES = {"int": _INT, "number": _ANY}
 

@@ -8,6 +8,7 @@ a number which the dtype of the result cannot hold. `torch.tensor` rounds such a
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 
@@ -18,8 +19,12 @@ from treadle_shapes.torch.operators.record import ElementUse, Kind
 _LINEAR = (("self",),)
 _LINEAR_PART = (("self", "src"),)
 
-families("arange ones zeros", kind=Kind.CREATION, is_speculatable=True)
-families("eye new_ones new_zeros tril_indices triu_indices", kind=Kind.CREATION)
+family("arange", kind=Kind.CREATION, is_speculatable=True)
+family("ones", kind=Kind.CREATION, is_speculatable=True, filled_with=1)
+family("zeros", kind=Kind.CREATION, is_speculatable=True, filled_with=0)
+family("new_ones", kind=Kind.CREATION, filled_with=1)
+family("new_zeros", kind=Kind.CREATION, filled_with=0)
+families("eye tril_indices triu_indices", kind=Kind.CREATION)
 families("empty empty_strided empty_permuted new_empty new_empty_strided", kind=Kind.CREATION, is_uninitialised=True)
 families("linspace logspace", kind=Kind.CREATION, decompose=True)
 family("tensor", kind=Kind.CREATION, rounds_numbers=True)
@@ -27,28 +32,20 @@ family(
     "full",
     kind=Kind.CREATION,
     is_speculatable=True,
+    filled_with="fill_value",
     held_by_result=("fill_value",),
     call_forms={torch.full: {"rounds_numbers": True}},
 )
-family("new_full", kind=Kind.CREATION, held_by_result=("fill_value",))
+family("new_full", kind=Kind.CREATION, filled_with="fill_value", held_by_result=("fill_value",))
 # The other branch of `where`.
-family("scalar_tensor", kind=Kind.CREATION, held_by_result=("s",), rounds_to_low_float=True)
+family("scalar_tensor", kind=Kind.CREATION, filled_with="s", held_by_result=("s",), rounds_to_low_float=True)
 
-families("ones_like zeros_like", kind=Kind.CREATION, like_first_argument=True, element_use=ElementUse.IGNORED)
-family(
-    "empty_like",
-    kind=Kind.CREATION,
-    like_first_argument=True,
-    element_use=ElementUse.IGNORED,
-    is_uninitialised=True,
-)
-family(
-    "full_like",
-    kind=Kind.CREATION,
-    like_first_argument=True,
-    element_use=ElementUse.IGNORED,
-    held_by_result=("fill_value",),
-)
+_LIKE: dict[str, Any] = {"kind": Kind.CREATION, "like_first_argument": True, "element_use": ElementUse.IGNORED}
+
+family("ones_like", filled_with=1, **_LIKE)
+family("zeros_like", filled_with=0, **_LIKE)
+family("empty_like", is_uninitialised=True, **_LIKE)
+family("full_like", filled_with="fill_value", held_by_result=("fill_value",), **_LIKE)
 family(
     "fill",
     kind=Kind.POINTWISE,

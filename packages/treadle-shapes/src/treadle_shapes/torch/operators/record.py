@@ -152,6 +152,8 @@ class Operator:
     draws_from_state: bool = False
     #: every element of the result is 0 or 1
     is_zero_or_one: bool = False
+    #: every element of the result is this number, or the one in the argument of this name
+    filled_with: int | str | None = None
     #: groups of arguments: a result that is not of integers is linear in all tensors of one group together, all others held constant;
     #: numbers in the place of tensors must be 0. Views are linear in their first argument, and say nothing
     linear_in: tuple[tuple[str, ...], ...] = ()
