@@ -15,7 +15,7 @@ import torch
 from golden_graphs import GRAPHS
 
 from treadle_codegen import CodegenOptions
-from treadle_codegen.host.host import host_of
+from treadle_codegen.host.host_of_plan import host_of
 from treadle_codegen.host.plan import make_plan
 from treadle_codegen.ir.text import format_program
 from treadle_codegen.lower.program import lower_graph
@@ -35,7 +35,7 @@ def stages(name: str) -> str:
     cpp = TARGETS["cpp"]
     renderer = cpp.renderer(CodegenOptions(threads=1))
     parts = {"ATen": format_graph(gm.graph)}
-    rewritten, prologue = rewrite_graph(gm, inputs, cpp.rewrites, cpp.fake_rules)
+    rewritten, prologue = rewrite_graph(gm, inputs, cpp.rewrites().static, cpp.rewrites().fake_rules)
     if prologue is not None:
         parts["prologue"] = format_graph(prologue[0].graph)
     if rewritten is not gm:

@@ -42,6 +42,7 @@ def aot(
     `gm`: call_function/call_method nodes on torch functions, parameters by get_attr, output a flat tuple (docs/contracts.md §3).
     `example_inputs`: the real tensors and ints of the placeholders, in order.
     `decompositions`: ``{OpOverload: function}``, applied before recording. Where a function returns ``NotImplemented``, the call stays.
+    A mapping may have an attribute ``identity``, a text from which its content follows; no item is read then to look for kept programs.
 
     Returns a callable of the placeholders' values that returns a sequence with one item per output. It has the attributes
     ``contract`` (`Contract` or None), ``aten_graph`` (GraphModule or None) and ``why_eager`` (None, or the reason why the graph
@@ -59,15 +60,16 @@ def aot(
     Raises ValueError when `backward` or `partition` is given for inference. Raises `InternalError` for a bug of this package.
     Exceptions of the compilers pass through.
     """
+    decompositions = {} if decompositions is None else decompositions
     if not inference:
         late = late or (lambda build: build())
-        return _aot_training(gm, example_inputs, forward, backward or forward, partition, decompositions or {}, late)
+        return _aot_training(gm, example_inputs, forward, backward or forward, partition, decompositions, late)
     if backward is not None or partition is not None:
         given = "backward" if backward is not None else "partition"
         raise ValueError(
             f"aot: {given} was given, but a graph for inference has no backward pass: pass inference=False"
         )
-    return _aot_inference(gm, example_inputs, forward, decompositions or {}, has_history=False)
+    return _aot_inference(gm, example_inputs, forward, decompositions, has_history=False)
 
 
 def _aot_inference(

@@ -25,7 +25,7 @@ def key_of(function=plain, inputs=None, partition="cut", decompositions=None, co
     if examples:
         with torch.no_grad():
             with_examples(gm, inputs)
-    return program_key(gm, inputs, partition, decompositions or {}, compilers)
+    return program_key(gm, inputs, partition, {} if decompositions is None else decompositions, compilers)
 
 
 def test_equal_programs_have_equal_keys():
@@ -59,6 +59,23 @@ OTHERS = {
     "decompositions": lambda: key_of(decompositions=_another_decomposition()),
     "compiler": lambda: key_of(compilers=("c", "d")),
 }
+
+
+class _Named(dict):
+    """Decompositions that say what they are, and are not to be read."""
+
+    def __init__(self, identity):
+        super().__init__()
+        self.identity = identity
+
+    def items(self):
+        pytest.fail("the decompositions were read")
+
+
+def test_decompositions_with_an_identity_are_not_read():
+    first, same, other = (key_of(decompositions=_Named(name)) for name in ("a", "a", "b"))
+    assert first == same is not None
+    assert len({first, other, key_of()}) == 3
 
 
 @pytest.mark.parametrize("other", OTHERS)

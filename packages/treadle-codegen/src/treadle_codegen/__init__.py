@@ -12,6 +12,7 @@ from treadle_codegen.__about__ import __version__
 
 if TYPE_CHECKING:
     from treadle_codegen.cache import FileCache
+    from treadle_codegen.compiled_graph import CompiledGraph
     from treadle_codegen.errors import (
         CodegenError,
         CodegenUnavailable,
@@ -21,9 +22,10 @@ if TYPE_CHECKING:
         UnsupportedTensor,
     )
     from treadle_codegen.host.shape_specialisation import specialise_now, wait_for_specialisation
+    from treadle_codegen.kept_graphs.find import find_graph, identity_of_kept
     from treadle_codegen.lower.decompositions import decompositions
     from treadle_codegen.options import CodegenOptions
-    from treadle_codegen.pipeline import CompiledGraph, compile_graph, find_graph, identity_of_kept
+    from treadle_codegen.pipeline import compile_graph
     from treadle_codegen.targets.cpp.build import kernel_cache
 
 _HOMES = {
@@ -34,10 +36,10 @@ _HOMES = {
     "UnsupportedDevice": "errors",
     "UnsupportedTensor": "errors",
     "CodegenOptions": "options",
-    "CompiledGraph": "pipeline",
+    "CompiledGraph": "compiled_graph",
     "compile_graph": "pipeline",
-    "find_graph": "pipeline",
-    "identity_of_kept": "pipeline",
+    "find_graph": "kept_graphs.find",
+    "identity_of_kept": "kept_graphs.find",
     "FileCache": "cache",
     "decompositions": "lower.decompositions",
     "kernel_cache": "targets.cpp.build",

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import functools
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
 import torch
 
-from treadle_codegen.errors import CodegenError, InternalError
-from treadle_codegen.host.host import Host, host_of
+from treadle_codegen.compiled_graph import CompiledGraph, Lowered
+from treadle_codegen.host.host_of_plan import host_of
 from treadle_codegen.host.plan import ExecutionPlan, make_plan, verify_plan
-from treadle_codegen.host.replay import ReplayedGraph
 from treadle_codegen.host.shape_specialisation import ShapeSpecialisation
 from treadle_codegen.host.sizes import SizeTexts, size_numbers, size_symbols
 from treadle_codegen.host.workspace import Entries
@@ -21,7 +18,8 @@ from treadle_codegen.ir.loops import Loop, Program
 from treadle_codegen.ir.product import uses_tf32
 from treadle_codegen.ir.text import format_program
 from treadle_codegen.ir.verify import verify
-from treadle_codegen.kept_graphs.key import graph_key, identity_of, why_not_kept
+from treadle_codegen.kept_graphs.find import from_built
+from treadle_codegen.kept_graphs.key import graph_key, why_not_kept
 from treadle_codegen.kept_graphs.record import Built
 from treadle_codegen.kept_graphs.store import find_built, keep_built
 from treadle_codegen.lower.program import lower_graph
@@ -42,127 +40,11 @@ from treadle_codegen.schedule.text import format_nodes
 from treadle_codegen.schedule.verify import verify_schedule
 from treadle_codegen.support import main_device, require_reach, require_support, tensors_of
 from treadle_codegen.targets.cpp.build import kernel_cache
-from treadle_codegen.targets.renderer import RenderedKernel, Renderer, Segment
+from treadle_codegen.targets.renderer import Renderer, Segment
 from treadle_codegen.targets.table import target_for, target_named
 from treadle_codegen.targets.target import Probe, Target
 from treadle_codegen.tune.trials import Measurer, Trial, Variant
 from treadle_codegen.tune.tune import Tuned, kernel_key, tune_kernels, tune_products
-
-
-class Lowered(NamedTuple):
-    """What kernels were made of: the program before fusion, and the kernels."""
-
-    program: Program
-    kernels: list[RenderedKernel]
-
-
-class CompiledGraph:
-    """A compiled graph: call it with the graph's inputs, get the list of its outputs.
-
-    An output that is written back to an input (`meta["mutates"]`) may be that input itself, updated.
-
-    `source` is the whole unit as text, `kernel_source` the kernels alone, `host_source` the host function, `ir_text` the
-    program before fusion, `kernels` the rendered kernels, `entries` the names of their entry points, `seconds` the time spent
-    by pass, `cache_hits` 1 if the library came from the cache, `cache_misses` 1 if it was built. `replayed` records and replays
-    calls, if the options ask for it and the device can. `trials` is what autotuning measured.
-    """
-
-    def __init__(self, lowered: Callable[[], Lowered], host: Host, source: str, prologue: Prologue | None) -> None:
-        self.lowered = lowered
-        self._host = host
-        self._run: Callable[..., list[Any]] = host.run
-        self.replayed: ReplayedGraph | None = None
-        self._prologue = prologue
-        self._without_prologue: Callable[[], CompiledGraph | None] | None = None
-        self.source = source
-        self.kernel_source = source
-        self.host_source = host.source
-        self.host_program = host.program
-        self.entries: list[str] = []
-        self.seconds: dict[str, float] = {}
-        self.cache_hits = 0
-        self.cache_misses = 0
-        self.trials: list[Trial] = []
-
-    @property
-    def ir_text(self) -> str:
-        return format_program(self.lowered().program)
-
-    @property
-    def kernels(self) -> list[RenderedKernel]:
-        return self.lowered().kernels
-
-    @property
-    def specialisation(self) -> ShapeSpecialisation | None:
-        """What decides which sizes get kernels of their own; None where no kernel takes sizes, or the option says so."""
-        return self._host.specialisation
-
-    def specialise(self) -> bool:
-        """Compile kernels for the sizes of the last call, frequent or not; whether calls at these sizes run such kernels now."""
-        specialisation = self.specialisation
-        return (
-            specialisation is not None
-            and specialisation.last is not None
-            and specialisation.specialise(specialisation.last)
-        )
-
-    def __call__(self, *args: Any) -> list[Any]:
-        if self._prologue is not None:
-            if self._without_prologue is not None and not self._prologue.pays(args):
-                plain = self._without_prologue()
-                if plain is not None:
-                    return plain._run(*args)
-            args = (*args, *self._prologue(args))
-        return self._run(*args)
-
-    def give_up_prologue_for(self, plain: Callable[[], CompiledGraph]) -> None:
-        """Run the graph that `plain` makes while static inputs change so often that deriving values from them does not pay. It is made when
-        it is first wanted; where that fails, the graph goes on as it is."""
-        made: list[CompiledGraph] = []
-
-        def without() -> CompiledGraph | None:
-            if not made:
-                try:
-                    made.append(plain())
-                except CodegenError as error:
-                    self._without_prologue = None
-                    if isinstance(error, InternalError):
-                        warnings.warn(f"A graph goes on with packed weights: {error}", RuntimeWarning, stacklevel=2)
-                    return None
-            return made[0]
-
-        if self._prologue is not None:
-            self._without_prologue = without
-
-    def replay_on(self, target: Target, saved: Sequence[int]) -> None:
-        """Record calls and replay them, if the target can; `saved`: positions of results that only the backward pass reads."""
-        program = self.lowered().program
-        recorder = target.recorder(program.device) if program.device is not None else None
-        if recorder is not None:
-            self._run = self.replayed = ReplayedGraph(self._host, program, recorder, saved)
-
-    def run_exact_unless(self, allows_tf32: Callable[[], bool], exact: Callable[[], CompiledGraph]) -> None:
-        """From now on, ask at every call whether factors may be rounded to TF32; where not, run the graph that `exact` makes."""
-        fast, made = self._run, list[CompiledGraph]()
-
-        def run(*args: Any) -> list[Any]:
-            if allows_tf32():
-                return fast(*args)
-            if not made:
-                made.append(exact())
-            return made[0]._run(*args)
-
-        self._run = run
-
-    @property
-    def runs_host_only(self) -> bool:
-        """Whether a call runs nothing but the host function: it derives no values from parameters, replays nothing and compiles nothing."""
-        return self._prologue is None and self._run is self._host.run
-
-    @property
-    def function(self) -> Callable[..., list[Any]]:
-        """The graph as a plain function of its inputs, the fastest way to call it."""
-        return self._run if self._prologue is None else self.__call__
 
 
 def compile_graph(
@@ -193,11 +75,11 @@ def compile_graph(
             built = None if key is None else find_built(kernel_cache(options), key, record.externs)
     gm.meta["kept_as"] = key if built is not None else None
     if built is not None:
-        return _from_built(built, lambda: gm, record, options, phase, device)
-    compiled = _compile(gm, example_inputs, record, options, phase, device)
+        return from_built(built, lambda: gm, record, options, phase, device)
+    compiled = compile_anew(gm, example_inputs, record, options, phase, device)
     if options.pack_weights:
         plain = replace(options, pack_weights=False)
-        compiled.give_up_prologue_for(lambda: _compile(gm, (), record, plain, Passes(plain), device))
+        compiled.give_up_prologue_for(lambda: compile_anew(gm, (), record, plain, Passes(plain), device))
     if key is not None:
         made = Built(compiled.source, compiled.entries, compiled.host_program)
         with phase("keep"):
@@ -205,32 +87,14 @@ def compile_graph(
     return compiled
 
 
-def find_graph(
-    name: str, graph: Callable[[], torch.fx.GraphModule], options: CodegenOptions | None = None
-) -> CompiledGraph | None:
-    """What `compile_graph` has made for the CPU, in this process or another, of a graph that it has kept under this name; None where it
-    is not there any more. graph: makes the graph, if somebody asks for its IR."""
-    options = options or CodegenOptions()
-    target, device = target_for("cpu"), torch.device("cpu")
-    phase = Passes(options)
-    with phase("look up"):
-        built = find_built(kernel_cache(options), name, target.externs)
-    return None if built is None else _from_built(built, graph, target, options, phase, device)
-
-
-def identity_of_kept(options: CodegenOptions) -> str | None:
-    """All that what is kept for the CPU depends on, beside the graph and PyTorch's settings; None where nothing is kept."""
-    target = target_for("cpu")
-    return identity_of(target, options) if why_not_kept(target, options) is None else None
-
-
 def rewrites_for(target: Target, options: CodegenOptions) -> list[Rewrite]:
     """The target's own rewrites that pay off, given what it costs to check on every call that the weights did not change."""
     cheap = options.frozen_weights or (target.cheap_probe is not None and target.cheap_probe())
-    return [rewrite for rewrite in target.rewrites if cheap or rewrite not in target.cheaply_checked]
+    rewrites = target.rewrites()
+    return [rewrite for rewrite in rewrites.static if cheap or rewrite not in rewrites.cheaply_checked]
 
 
-def _compile(
+def compile_anew(
     gm: torch.fx.GraphModule,
     example_inputs: Sequence[Any],
     record: Target,
@@ -242,13 +106,14 @@ def _compile(
     saved = gm.graph.output_node().meta.get("saved_results", ())
     probe = record.probe
     prologue = None
-    if record.early_rewrites:
+    own = record.rewrites()
+    if own.early:
         with phase("rewrite"):
-            gm = rewrite_early(gm, record.early_rewrites, phase.check)
+            gm = rewrite_early(gm, own.early, phase.check)
     if options.pack_weights and (probe is not None or options.frozen_weights):
         with phase("rewrite"):
             rewrites = rewrites_for(record, options)
-            gm, prologue = rewrite_graph(gm, example_inputs, rewrites, record.fake_rules, phase.check)
+            gm, prologue = rewrite_graph(gm, example_inputs, rewrites, own.fake_rules, phase.check)
     probed = probe if prologue is not None and not options.frozen_weights else None
     with phase("lower"):
         program = lower_graph(gm, example_inputs, record.costs, record.dtypes, device)
@@ -321,42 +186,9 @@ def _from_program(program: Program, choices: Mapping[tuple[str, ...], Any], buil
     phase.check("host", lambda: host.source, list)
     lowered = Lowered(program, kernels)
     compiled = CompiledGraph(lambda: lowered, host, source, derived)
-    _note_build(compiled, renderer, phase, cached, names)
+    compiled.note_build(lambda: renderer.prelude, phase.seconds, cached, names)
     if options.cuda_graphs:
         compiled.replay_on(record, saved)
-    return compiled
-
-
-def _note_build(compiled: CompiledGraph, renderer: Renderer, phase: Passes, cached: bool, names: list[str]) -> None:
-    compiled.kernel_source = compiled.source.removeprefix(renderer.prelude).lstrip("\n")
-    compiled.seconds = phase.seconds
-    compiled.entries = names
-    compiled.cache_hits = int(cached)
-    compiled.cache_misses = int(bool(names) and not cached)
-
-
-def _from_built(
-    built: Built,
-    graph: Callable[[], torch.fx.GraphModule],
-    target: Target,
-    options: CodegenOptions,
-    phase: Passes,
-    device: torch.device | None,
-) -> CompiledGraph:
-    """The graph from what an earlier compile has kept of it. It is compiled once more if somebody asks for its IR."""
-
-    @functools.cache
-    def lowered() -> Lowered:
-        return _compile(graph(), (), target, options, Passes(options), device).lowered()
-
-    renderer = target.renderer(options)
-    with phase("build"):
-        entries, cached = _loaded(renderer, built.source, built.entries)
-    with phase("host"):
-        allocation = target.allocation(device or torch.device(target.devices[0]))
-        host = Host(built.program, target, allocation, entries)
-    compiled = CompiledGraph(lowered, host, built.source, None)
-    _note_build(compiled, renderer, phase, cached, built.entries)
     return compiled
 
 

@@ -14,9 +14,7 @@ from treadle_codegen.host.plan import ExecutionPlan, last_uses, lifetimes, make_
 from treadle_codegen.lower import lower_graph
 from treadle_codegen.schedule.fuse import fuse
 from treadle_codegen.targets.cpp.renderer import CppRenderer
-from treadle_codegen.targets.renderer import slot_key
 from treadle_shapes.expr import symbol
-from treadle_shapes.floats import float_symbol
 
 
 def plan_of(fn: Callable[..., object], *inputs: torch.Tensor) -> ExecutionPlan:
@@ -64,12 +62,6 @@ def test_only_temporaries_of_known_size_that_no_operator_returns_are_planned() -
     assert not (spans.keys() & {n for n in sorted_values if "sort" in n})
     assert spans.keys() <= last_uses(plan).keys()
     assert all(last_uses(plan)[name] == last for name, (_, last) in spans.items())
-
-
-def test_keys_of_numbers_tell_integers_from_doubles() -> None:
-    assert slot_key(symbol("s0")) == "s0"
-    assert slot_key(float_symbol("f0")) == "double f0"
-    assert slot_key(symbol("s0") + 1).startswith("int ")
 
 
 def missing_segment(plan: ExecutionPlan) -> None:

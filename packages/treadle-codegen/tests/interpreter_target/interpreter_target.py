@@ -23,7 +23,8 @@ from treadle_codegen.ir.text import format_program, parse_program
 from treadle_codegen.options import CodegenOptions
 from treadle_codegen.schedule.access import loop_reads, loop_writes
 from treadle_codegen.schedule.kernel import Kernel
-from treadle_codegen.targets.renderer import NumberGroup, RenderedKernel, Segment, function_name, numbers_of, slot_key
+from treadle_codegen.targets.renderer import NumberGroup, RenderedKernel, Segment, function_name, numbers_of
+from treadle_codegen.targets.table_slots import slot_key
 from treadle_codegen.targets.target import Allocation, Probe, Target
 from treadle_codegen.targets.tensor_table import TensorTable
 

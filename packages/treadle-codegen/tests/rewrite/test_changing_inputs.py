@@ -121,7 +121,7 @@ def test_a_graph_that_cannot_be_made_without_goes_on(
     def fail(*_args: object) -> CompiledGraph:
         raise CodegenUnavailable("no compiler any more")
 
-    monkeypatch.setattr("treadle_codegen.pipeline._compile", fail)
+    monkeypatch.setattr("treadle_codegen.pipeline.compile_anew", fail)
     for _ in range(TIMES):
         w.mul_(1.01)
         check(run, x, w)

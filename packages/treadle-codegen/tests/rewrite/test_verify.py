@@ -29,7 +29,7 @@ def graphs() -> tuple[fx.GraphModule, fx.Graph, tuple[fx.GraphModule, tuple[int,
     inputs = [torch.randn(5, 80), torch.randn(6, 80), torch.randn(6)]
     gm = capture(fn, inputs, static=(1, 2))
     cpp = TARGETS["cpp"]
-    after, prologue = rewrite_graph(gm, inputs, cpp.rewrites, cpp.fake_rules)
+    after, prologue = rewrite_graph(gm, inputs, cpp.rewrites().static, cpp.rewrites().fake_rules)
     assert prologue is not None
     return gm, after.graph, prologue
 

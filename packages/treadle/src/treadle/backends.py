@@ -19,6 +19,7 @@ from treadle_shapes.torch import keep_fake_calls
 from .bugs import Compiled
 from .errors import UnknownName, WrongUse, unknown_name
 from .hook import without_hook
+from .lazy_decompositions import LazyDecompositions
 from .options import CompileOptions
 from .through_aot import ThroughAot, kept_in
 
@@ -52,7 +53,7 @@ def aot_eager(options: CompileOptions) -> Backend:
 
 def codegen(options: CompileOptions) -> Backend:
     """Compile the graph to fused kernels with treadle_codegen."""
-    from treadle_codegen import decompositions, kernel_cache
+    from treadle_codegen import kernel_cache
 
     from .codegen_compiler import CodegenCompiler
 
@@ -61,9 +62,10 @@ def codegen(options: CompileOptions) -> Backend:
     keep_fake_calls(*kept_in(cache, "fake-calls"))
     training = replace(inference, pack_weights=False)  # an optimizer changes the weights between any two calls
     compilers = CodegenCompiler(inference, options), CodegenCompiler(training, options)
+    decompositions = LazyDecompositions()
 
     def codegen_backend(gm: fx.GraphModule, example_inputs: Sequence[Any]) -> Compiled:
-        return ThroughAot(options, *compilers, decompositions(), cache)(gm, example_inputs)
+        return ThroughAot(options, *compilers, decompositions, cache)(gm, example_inputs)
 
     codegen_backend.raises_before_writing = True  # type: ignore[attr-defined]  # graphs of `aot` write when they have run
     codegen_backend.draws_nothing = True  # type: ignore[attr-defined]  # tuning has generators of its own

@@ -102,7 +102,10 @@ def _files() -> str | None:
         return None
 
 
-def _described_functions(decompositions: Decompositions) -> list[tuple[str, str, str]]:
+def _described_functions(decompositions: Decompositions) -> str | list[tuple[str, str, str]]:
+    identity = getattr(decompositions, "identity", None)
+    if isinstance(identity, str):
+        return identity
     return sorted((str(op), f.__module__, f.__qualname__) for op, f in decompositions.items())
 
 

@@ -10,18 +10,17 @@ from __future__ import annotations
 
 import builtins
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any, NoReturn
 
 import torch
 
 from treadle_codegen.errors import InternalError
-from treadle_codegen.host.host_program import HostProgram, write_host_program
+from treadle_codegen.host.host_program import HostProgram
 from treadle_codegen.host.memory_planner import MemoryPlanner
-from treadle_codegen.host.plan import ExecutionPlan
 from treadle_codegen.host.shape_specialisation import ShapeSpecialisation
 from treadle_codegen.host.workspace import NO_MEMORY, Fit, Sizes, Workspace
-from treadle_codegen.targets.renderer import OUT_OF_RANGE, slot_key
+from treadle_codegen.targets.table_slots import OUT_OF_RANGE, slot_key
 from treadle_codegen.targets.target import Allocation, Target
 
 _SIZES_REMEMBERED = 256  # sets of sizes per dynamic graph, to recognise those that come back
@@ -176,18 +175,3 @@ class Host:
         if all(n == 1 or a == b for n, a, b in zip(shape, x.stride(), strides, strict=True)):
             return x.as_strided(shape, strides)
         return torch.empty_strided(shape, strides, dtype=dtype, device=x.device).copy_(x)
-
-
-def host_of(
-    plan: ExecutionPlan,
-    target: Target,
-    entries: Mapping[str, Callable[..., Any]],
-    specialised_segments: Sequence[str] = (),
-    specialisation: ShapeSpecialisation | None = None,
-    *,
-    verify: bool = False,
-) -> Host:
-    """Write the host function of a plan and make the callable of it; arguments as of `write_host_program` and `Host`."""
-    allocation = target.allocation(plan.program.device or torch.device(target.devices[0]))
-    program = write_host_program(plan, target, allocation, specialised_segments)
-    return Host(program, target, allocation, entries, specialisation, verify=verify)

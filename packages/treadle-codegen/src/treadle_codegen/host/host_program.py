@@ -9,18 +9,13 @@ A `Host` makes the callable of it. With static sizes it is plain data, which `ke
 from __future__ import annotations
 
 import types
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 
-from treadle_codegen.host.number_groups import needed_by_host
-from treadle_codegen.host.plan import ExecutionPlan, last_uses, lifetimes
-from treadle_codegen.host.sizes import SizeTexts, size_numbers, size_symbols
-from treadle_codegen.host.writer import HostWriter, write_body, write_host
-from treadle_codegen.ir.loops import Buffer, Extern, View
-from treadle_codegen.targets.target import Allocation, Target
+from treadle_codegen.ir.loops import Buffer, View
 
 
 @dataclass(slots=True)
@@ -57,40 +52,3 @@ class HostProgram:
         if self.code is None:
             self.code = compile(self.source, "<treadle host>", "exec")  # our own text, nothing of the user's
         return self.code
-
-
-def write_host_program(
-    plan: ExecutionPlan, target: Target, allocation: Allocation, specialised_segments: Sequence[str] = ()
-) -> HostProgram:
-    """Write the host function of a plan.
-
-    specialised_segments: those that may get other entry points for given sizes (`host.shape_specialisation`).
-    """
-    spans = lifetimes(plan)
-    sizes = SizeTexts(size_symbols(plan))
-    writer = HostWriter(plan, target, sizes, planned=set(spans), run_time=frozenset(plan.program.bound_symbols))
-    writer.borrows = allocation.unowned is not None
-    writer.last_use = last_uses(plan)
-    writer.needed = needed_by_host(plan.program, plan.nodes, plan.segments, frozenset(plan.covered()))
-    writer.in_externs = {name for n in plan.nodes if isinstance(n.item, Extern) for name in n.reads | n.writes}
-    body = write_body(writer)
-    numbers = size_numbers(plan, sizes)
-    compared = write_host(writer, body, list(spans), numbers, specialised_segments)
-    buffers = plan.program.buffers
-    return HostProgram(
-        source="\n".join(writer.lines) + "\n",
-        constants=writer.constants,
-        callees=writer.callees,
-        tensors=plan.program.constants,
-        inputs=plan.program.inputs,
-        slots=plan.slots,
-        spans=spans,
-        buffers={name: buffers[name] for name in spans},
-        views=list(writer.views),
-        statics=list(writer.statics),
-        pool=[dtype for dtype, _ in writer.pool],
-        symbols=sizes.in_order(),
-        numbers=numbers,
-        compared=compared,
-        state=compared + len(sizes.values) + len(specialised_segments),
-    )

@@ -10,7 +10,8 @@ from treadle_codegen.ir.loops import BufferKind, Extern, Program, View, symbols_
 from treadle_codegen.schedule.fuse import Node
 from treadle_codegen.schedule.gather_numbers import is_number_step
 from treadle_codegen.schedule.kernel import Kernel
-from treadle_codegen.targets.renderer import RenderedKernel, Renderer, Segment, slot_key
+from treadle_codegen.targets.renderer import RenderedKernel, Renderer, Segment
+from treadle_codegen.targets.table_slots import slot_key
 from treadle_shapes.expr import IntLike
 from treadle_shapes.layouts import nested_extent, same
 

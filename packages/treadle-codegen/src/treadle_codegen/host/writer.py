@@ -40,7 +40,8 @@ from treadle_codegen.ir.loops import (
     symbols_of,
 )
 from treadle_codegen.schedule.kernel import Kernel
-from treadle_codegen.targets.renderer import Segment, slot_key
+from treadle_codegen.targets.renderer import Segment
+from treadle_codegen.targets.table_slots import slot_key
 from treadle_codegen.targets.target import LARGE, Target
 from treadle_shapes.expr import Symbol
 from treadle_shapes.layouts import product

@@ -59,10 +59,6 @@ class NumberGroup:
     results: tuple[FloatExpr, ...]
 
 
-# Bits of what kernels report through the table.
-OUT_OF_RANGE, DOUBTFUL = 1, 2
-
-
 @dataclass(frozen=True, slots=True)
 class Segment:
     """Kernels that run one after the other without an extern in between: one call from the host. The kernels of `numbers` are last."""
@@ -109,13 +105,6 @@ class Renderer(Protocol):
         Entry points take the `argument` of the target's table.
         """
         ...
-
-
-def slot_key(number: Any) -> str:
-    """The key of a number in the table's slots."""
-    if isinstance(number, Symbol):
-        return number.name
-    return f"{'double' if isinstance(number, FloatExpr) else 'int'} {number}"
 
 
 @functools.lru_cache(maxsize=1 << 14)

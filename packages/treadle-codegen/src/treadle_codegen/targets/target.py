@@ -2,6 +2,9 @@
 
 IR, lowering, fusion and the host function know no language and no device. They receive what they need of this record:
 lowering the dtypes and the costs, fusion the costs, the host the entry ABI and the allocation.
+
+A process that finds all its graphs compiled needs no more of a target than `load`, `abi` and `allocation`. So a record names its renderer
+and its rewrites by functions that import them: 60 modules, a tenth of a warm first step of BERT.
 """
 
 from __future__ import annotations
@@ -9,16 +12,19 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, Protocol
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import torch
 
 from treadle_codegen.costs import Costs
 from treadle_codegen.options import CodegenOptions
-from treadle_codegen.rewrite.pipeline import EarlyRewrite, Rewrite
-from treadle_codegen.schedule.kernel import Kernel
-from treadle_codegen.targets.renderer import Renderer
-from treadle_codegen.tune.clock import Clock
+
+if TYPE_CHECKING:
+    from treadle_codegen.rewrite.pipeline import EarlyRewrite, Rewrite
+    from treadle_codegen.schedule.kernel import Kernel
+    from treadle_codegen.targets.renderer import Renderer
+    from treadle_codegen.tune.clock import Clock
 
 # Given tensors, a function that samples their bits where they lie now.
 Sampler = Callable[[Sequence[torch.Tensor]], Callable[[], int]]
@@ -121,6 +127,22 @@ class Probe(NamedTuple):
     sampler: Callable[[Any], Sampler]
 
 
+class Rewrites(NamedTuple):
+    """Rewrites of graphs that pay off on one target only.
+
+    early: those that change layouts or dtypes inside a graph, with static inputs or without; run first.
+    static: those that lay out or combine static inputs, run in this order after those that pay off on every target.
+    cheaply_checked: those of `static` that pay off only where it is cheap to check that the weights did not change: with
+        `frozen_weights`, or where `Target.cheap_probe` says so. A checksum of the weights takes as long as they save.
+    fake_rules: fake implementations of what they call and PyTorch has no fake kernel for.
+    """
+
+    early: tuple[EarlyRewrite, ...] = ()
+    static: tuple[Rewrite, ...] = ()
+    cheaply_checked: frozenset[Rewrite] = frozenset()
+    fake_rules: Mapping[Any, Callable[..., Any]] = MappingProxyType({})
+
+
 @dataclass(frozen=True, slots=True)
 class Target:
     """Everything that is true of one target only.
@@ -131,16 +153,13 @@ class Target:
         a tensor elsewhere is refused.
     dtypes: dtypes that its loops load, store and compute in; operators on others are called through ATen.
     renderer: makes kernels and units as text, builds and loads them; made once per graph from the options.
+    load_kept: `Renderer.load` for a unit that an earlier process has rendered with the same options. None: graphs are not kept.
     abi: how the host calls entry points, and what it passes.
     allocation: where memory comes from, for a graph on the given device.
     probe: how bits of static inputs are sampled; None where that costs more than it saves, and only frozen weights are laid out.
     costs: the numbers by which lowering, fusion and memory planning choose.
-    early_rewrites: rewrites that change layouts or dtypes inside a graph, with static inputs or without; run first.
-    rewrites: graph rewrites that pay off on it, run in this order after those that always pay off.
-    cheaply_checked: those of them that pay off only where it is cheap to check that the weights did not change: with `frozen_weights`, or
-        where `cheap_probe` says so. A checksum of the weights takes as long as they save.
+    rewrites: graph rewrites that pay off on it.
     cheap_probe: whether in this process the probe takes microseconds, whatever the size of the weights. None: it does not.
-    fake_rules: fake implementations of what its rewrites call and PyTorch has no fake kernel for.
     externs: callables that replace the operator of that overload's name, with the same arguments.
     why_not_local_row: why a kernel cannot keep a row of that temporary inside (None: only a row that is too long for the options cannot).
     interrupt_builds: ends builds in the background early, because the process ends.
@@ -160,16 +179,14 @@ class Target:
     probe: Probe | None
     costs: Costs
     operator_devices: tuple[str, ...] = ()
-    early_rewrites: tuple[EarlyRewrite, ...] = ()
-    rewrites: tuple[Rewrite, ...] = ()
-    cheaply_checked: frozenset[Rewrite] = frozenset()
+    rewrites: Callable[[], Rewrites] = Rewrites
     cheap_probe: Callable[[], bool] | None = None
-    fake_rules: Mapping[Any, Callable[..., Any]] = field(default_factory=dict)
     externs: Mapping[str, Callable[..., Any]] = field(default_factory=dict)
     why_not_local_row: Callable[[Kernel, str], str | None] | None = None
     interrupt_builds: Callable[[], None] = lambda: None
     recorder: Callable[[torch.device], Recorder | None] = lambda device: None
     clock: Callable[[torch.device], Clock] | None = None
     identity: Callable[[], str] | None = None
+    load_kept: Callable[[CodegenOptions, str, Sequence[str]], tuple[dict[str, Callable[..., Any]], bool]] | None = None
     product_loops: bool = True
     allows_tf32: Callable[[], bool] = lambda: False

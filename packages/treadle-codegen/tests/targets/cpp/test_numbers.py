@@ -8,7 +8,8 @@ from treadle_codegen.ir.loops import Bind, Buffer, BufferKind, Check, Extern, Pr
 from treadle_codegen.options import CodegenOptions
 from treadle_codegen.targets.cpp.build import build_library
 from treadle_codegen.targets.cpp.renderer import CppRenderer
-from treadle_codegen.targets.renderer import NumberGroup, Segment, slot_key
+from treadle_codegen.targets.renderer import NumberGroup, Segment
+from treadle_codegen.targets.table_slots import slot_key
 from treadle_shapes.floats import compare, float_fn, float_symbol
 
 RATE, STEP = float_symbol("rate"), float_symbol("step")

@@ -12,7 +12,7 @@ from aten_capture import capture
 
 from treadle_codegen import compile_graph
 from treadle_codegen.costs import Costs
-from treadle_codegen.host.host import host_of
+from treadle_codegen.host.host_of_plan import host_of
 from treadle_codegen.host.plan import make_plan
 from treadle_codegen.lower import lower_graph
 from treadle_codegen.options import CodegenOptions

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from treadle_codegen import CodegenOptions
-from treadle_codegen.host.host import host_of
+from treadle_codegen.host.host_of_plan import host_of
 from treadle_codegen.host.plan import make_plan
 from treadle_codegen.interpret import interpret
 from treadle_codegen.ir.text import parse_program

@@ -15,10 +15,11 @@ from treadle_codegen.ir.loops import Axis, Buffer, FloatExpr, IntLike, Program
 from treadle_codegen.options import CodegenOptions
 from treadle_codegen.schedule.access import axis_ranges, loop_reads, loop_writes
 from treadle_codegen.schedule.kernel import Kernel, LocalBuffer, Section
-from treadle_codegen.targets.cpp.build import build_library, compile_flags
+from treadle_codegen.targets.cpp.build import compile_flags
 from treadle_codegen.targets.cpp.chunks import LANES, ChunkPrinter, rows_with_tails, why_not_chunks
 from treadle_codegen.targets.cpp.columns import column_printer, why_not_columns
-from treadle_codegen.targets.cpp.entries import ERROR_SLOT, entry_point
+from treadle_codegen.targets.cpp.entries import ERROR_SLOT
+from treadle_codegen.targets.cpp.load_unit import load_unit, threads_of
 from treadle_codegen.targets.cpp.numbers import render_numbers
 from treadle_codegen.targets.cpp.ops import MEMORY_TYPES, constant
 from treadle_codegen.targets.cpp.section import SectionPrinter, addresses_through_data
@@ -29,8 +30,9 @@ from treadle_codegen.targets.cpp.tiling import DEFAULT, CppTiling, candidates
 from treadle_codegen.targets.cpp.turned import turn_definitions
 from treadle_codegen.targets.cpp.vector_fmod import fmod_definitions
 from treadle_codegen.targets.cpp.vector_math import definitions
-from treadle_codegen.targets.renderer import NumberGroup, RenderedKernel, Segment, function_name, numbers_of, slot_key
+from treadle_codegen.targets.renderer import NumberGroup, RenderedKernel, Segment, function_name, numbers_of
 from treadle_codegen.targets.structure import renamed, structure_of
+from treadle_codegen.targets.table_slots import slot_key
 from treadle_shapes.expr import Range, Symbol, simplify, to_cpp
 
 PRELUDE = Path(__file__).with_name("prelude.hpp")
@@ -122,7 +124,7 @@ class CppRenderer:
 
     def __init__(self, options: CodegenOptions) -> None:
         self.options = options
-        self.threads = options.threads or torch.get_num_threads()
+        self.threads = threads_of(options)
         self.parallel = self.threads > 1
         self.prelude = _prelude()
         self._rendered: dict[Any, tuple[RenderedKernel, tuple[str, ...]]] = {}  # by structure: it, and its buffers
@@ -220,8 +222,7 @@ class CppRenderer:
         self, source: str, names: Sequence[str], *, background: bool = False
     ) -> tuple[dict[str, Callable[..., Any]], bool]:
         """Build and load: entry points by name, and whether the library came from the cache."""
-        library, cached = build_library(source, self.options, self.threads, background=background)
-        return {name: entry_point(library[name]) for name in names}, cached
+        return load_unit(self.options, source, names, background=background)
 
 
 @functools.cache

@@ -3,22 +3,24 @@
 from __future__ import annotations
 
 import functools
+from typing import TYPE_CHECKING
 
 import torch
 
 from treadle_codegen.costs import Costs
 from treadle_codegen.ir.ops import BUFFER_DTYPES, COMPLEX_PARTS
-from treadle_codegen.rewrite.pipeline import EarlyRewrite
-from treadle_codegen.targets.cpp import pack_convolution, pack_linear, written_pages
+from treadle_codegen.options import CodegenOptions
+from treadle_codegen.targets.cpp import written_pages
 from treadle_codegen.targets.cpp.build import processor_identity, stop_background_compilers
 from treadle_codegen.targets.cpp.clock import CpuClock
 from treadle_codegen.targets.cpp.entries import PointerTable
 from treadle_codegen.targets.cpp.huge_pages import on_huge_pages
+from treadle_codegen.targets.cpp.load_unit import load_unit
 from treadle_codegen.targets.cpp.probe import PROBE
-from treadle_codegen.targets.cpp.renderer import CppRenderer
-from treadle_codegen.targets.cpp.weight_layout import lay_out_weights, release_biases
-from treadle_codegen.targets.cpp.wide_products import compute_in_float32, is_slow_product
-from treadle_codegen.targets.target import Allocation, Target
+from treadle_codegen.targets.target import Allocation, Rewrites, Target
+
+if TYPE_CHECKING:
+    from treadle_codegen.targets.cpp.renderer import CppRenderer
 
 
 @functools.cache
@@ -32,11 +34,35 @@ def _allocation(device: torch.device) -> Allocation:
     return Allocation(torch.empty_strided, empty, large=large)
 
 
+def _renderer(options: CodegenOptions) -> CppRenderer:
+    from treadle_codegen.targets.cpp.renderer import CppRenderer
+
+    return CppRenderer(options)
+
+
+@functools.cache
+def _rewrites() -> Rewrites:
+    from treadle_codegen.rewrite.pipeline import EarlyRewrite
+    from treadle_codegen.targets.cpp import pack_convolution, pack_linear
+    from treadle_codegen.targets.cpp.weight_layout import lay_out_weights, release_biases
+    from treadle_codegen.targets.cpp.wide_products import compute_in_float32, is_slow_product
+
+    return Rewrites(
+        early=(EarlyRewrite(compute_in_float32, is_slow_product),),
+        static=(pack_convolution.pack_convolutions, release_biases, pack_linear.pack_linears, lay_out_weights),
+        # One thread of an EPYC, torch 2.13. Row-major weights save less than a checksum of them costs; a whole call with row-major weights
+        # and a checksum, without a checksum, with weights as they are: BERT (13 MB) 12.7, 11.5, 11.8 ms; mixer_s16 (72 MB) 89, 86, 88 ms.
+        # Packed for oneDNN and frozen: 10.7 and 75 ms. Packed convolutions gain with a checksum, too: resnet18 (47 MB) 38, 35, 41 ms.
+        cheaply_checked=frozenset((pack_linear.pack_linears, lay_out_weights)),
+        fake_rules=pack_convolution.FAKE_RULES | pack_linear.FAKE_RULES,
+    )
+
+
 CPP = Target(
     name="cpp",
     devices=("cpu",),
     dtypes=BUFFER_DTYPES | COMPLEX_PARTS.keys(),
-    renderer=CppRenderer,
+    renderer=_renderer,
     abi=PointerTable(),
     allocation=_allocation,
     probe=PROBE,
@@ -53,16 +79,11 @@ CPP = Target(
         min_reordered=1024,  # a smaller result is in the first-level cache whatever its order
         seconds_per_kernel=0.1,  # g++ -O3, header-free
     ),
-    early_rewrites=(EarlyRewrite(compute_in_float32, is_slow_product),),
-    rewrites=(pack_convolution.pack_convolutions, release_biases, pack_linear.pack_linears, lay_out_weights),
-    # One thread of an EPYC, torch 2.13. Row-major weights save less than a checksum of them costs; a whole call with row-major weights
-    # and a checksum, without a checksum, with weights as they are: BERT (13 MB) 12.7, 11.5, 11.8 ms; mixer_s16 (72 MB) 89, 86, 88 ms.
-    # Packed for oneDNN and frozen: 10.7 and 75 ms. Packed convolutions gain with a checksum, too: resnet18 (47 MB) 38, 35, 41 ms.
-    cheaply_checked=frozenset((pack_linear.pack_linears, lay_out_weights)),
+    rewrites=_rewrites,
     cheap_probe=written_pages.is_available,
-    fake_rules=pack_convolution.FAKE_RULES | pack_linear.FAKE_RULES,
     interrupt_builds=stop_background_compilers,
     clock=CpuClock,
     identity=processor_identity,
+    load_kept=load_unit,
     product_loops=False,
 )

@@ -14,7 +14,8 @@ from treadle_codegen.ir.ops import memory_dtype
 from treadle_codegen.options import CodegenOptions
 from treadle_codegen.schedule.access import loop_reads, loop_writes
 from treadle_codegen.schedule.kernel import Kernel
-from treadle_codegen.targets.renderer import NumberGroup, RenderedKernel, Segment, function_name, numbers_of, slot_key
+from treadle_codegen.targets.renderer import NumberGroup, RenderedKernel, Segment, function_name, numbers_of
+from treadle_codegen.targets.table_slots import slot_key
 from treadle_codegen.targets.triton.body import write_body
 from treadle_codegen.targets.triton.early import why_not_early
 from treadle_codegen.targets.triton.groups import (

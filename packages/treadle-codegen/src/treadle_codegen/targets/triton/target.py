@@ -2,23 +2,25 @@
 
 from __future__ import annotations
 
+import functools
 import sys
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from treadle_codegen.costs import Costs
 from treadle_codegen.ir.ops import BUFFER_DTYPES, COMPLEX_PARTS
 from treadle_codegen.options import CodegenOptions
-from treadle_codegen.rewrite.pipeline import EarlyRewrite, convolves
-from treadle_codegen.targets.target import Target
+from treadle_codegen.targets.target import Rewrites, Target
 from treadle_codegen.targets.tensor_table import TensorTable
-from treadle_codegen.targets.triton.channels_last import convolve_channels_last
 from treadle_codegen.targets.triton.clock import CudaClock, allows_tf32
 from treadle_codegen.targets.triton.cuda_graphs import cuda_graphs
 from treadle_codegen.targets.triton.entries import ENTRY_ABI, allocation
-from treadle_codegen.targets.triton.renderer import INTERPRETED_HEAD, TritonRenderer
-from treadle_codegen.targets.triton.tiles import MAX_ROW, why_not_registers
+from treadle_codegen.targets.triton.limits import MAX_ROW
+
+if TYPE_CHECKING:
+    from treadle_codegen.schedule.kernel import Kernel
+    from treadle_codegen.targets.triton.renderer import TritonRenderer
 
 COSTS = Costs(
     recompute=16,  # a transcendental function costs less than a trip to memory
@@ -42,7 +44,23 @@ COSTS = Costs(
 
 
 def _for_gpu(options: CodegenOptions) -> TritonRenderer:
+    from treadle_codegen.targets.triton.renderer import TritonRenderer
+
     return TritonRenderer(options, _load_unit)
+
+
+@functools.cache
+def _rewrites() -> Rewrites:
+    from treadle_codegen.rewrite.pipeline import EarlyRewrite, convolves
+    from treadle_codegen.targets.triton.channels_last import convolve_channels_last
+
+    return Rewrites(early=(EarlyRewrite(convolve_channels_last, convolves),))
+
+
+def _why_not_registers(kernel: Kernel, buffer: str) -> str | None:
+    from treadle_codegen.targets.triton.tiles import why_not_registers
+
+    return why_not_registers(kernel, buffer)
 
 
 def _load_unit(*args: Any, **kwargs: Any) -> Any:
@@ -69,8 +87,8 @@ TRITON = Target(
     allocation=allocation,
     probe=None,  # a checksum of the weights would make the host wait for the device
     costs=COSTS,
-    early_rewrites=(EarlyRewrite(convolve_channels_last, convolves),),
-    why_not_local_row=why_not_registers,
+    rewrites=_rewrites,
+    why_not_local_row=_why_not_registers,
     interrupt_builds=_stop_background_builds,
     recorder=cuda_graphs,
     clock=CudaClock,
@@ -80,6 +98,7 @@ TRITON = Target(
 
 def _interpreted(options: CodegenOptions) -> TritonRenderer:
     from treadle_codegen.targets.triton.interpreter import load_unit
+    from treadle_codegen.targets.triton.renderer import INTERPRETED_HEAD, TritonRenderer
 
     return TritonRenderer(options, load_unit, INTERPRETED_HEAD)
 
@@ -95,5 +114,5 @@ def interpreted_target() -> Target:
         allocation=allocation,
         probe=None,
         costs=COSTS,
-        why_not_local_row=why_not_registers,
+        why_not_local_row=_why_not_registers,
     )

@@ -13,8 +13,8 @@ from treadle_codegen.ir.loops import Axis, IntLike, scans
 from treadle_codegen.ir.ops import POSITIONS
 from treadle_codegen.schedule.access import loop_reads, loop_writes, split_index
 from treadle_codegen.schedule.kernel import Kernel, Section
+from treadle_codegen.targets.triton.limits import MAX_ROW
 
-MAX_ROW = 1 << 14  # longest row that one program holds in registers
 _MAX_TILE = 1 << 14  # elements of a row tile
 _LOOPED_BLOCK = 1 << 12  # elements per step where a row is walked in steps
 _PROGRAMS = 4 * 132  # enough to fill a large GPU a few times over
