@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.utils.weak import WeakIdKeyDictionary
 
+from .beyond_limit import BeyondLimit
 from .by_identity import is_one_of
 from .class_facts import is_subtype, mro_of, namespace_of
 from .decision_programs import Place
@@ -72,6 +73,7 @@ class CodeState:
     resting           how many calls Python runs before the next trace, by module instance, since none of those calls came again
     outlived          how many entries have been dropped because something else is gone, by the module instance that they were for
     dropped           what is remembered of entries that have been dropped since the last compile
+    beyond_limit      what calls have come since the limit of recompiles was reached, until it is decided what becomes of the entries
     """
 
     is_root: bool = False
@@ -103,6 +105,7 @@ class CodeState:
     left_to_initialise: int = 0
     waited: Counter[int | None] = field(default_factory=Counter)
     resting: Counter[int | None] = field(default_factory=Counter)
+    beyond_limit: BeyondLimit | None = None
 
     def forget_calls(self) -> None:
         """Forget what earlier calls have shown; keep what is true of the code itself."""

@@ -25,6 +25,7 @@ from treadle_shapes.torch import undisturbed
 
 from . import stance
 from .backend_call import Backend, promises_to_draw_nothing
+from .beyond_limit import BeyondLimit
 from .changed_meanwhile import MOST_TIMES, is_changed_meanwhile
 from .code_state import CodeState
 from .compilation import Compilation, Leave, Wait, module_argument, owner_of
@@ -32,7 +33,7 @@ from .dynamic import DynamicSources
 from .errors import BackendError, InternalError, RecompileRefused, Unsupported, without_frames
 from .observer import Observer, SilentObserver
 from .options import TracerOptions
-from .output.continuations import forget_continuations, starts_in_loop
+from .output.continuations import forget_continuations, original_of, starts_in_loop
 from .output.dropped_entries import DroppedEntry
 from .output.entry import with_accepted_sizes
 from .output.recompile_reasons import recompile_reason
@@ -183,6 +184,8 @@ class FrameCompiler:
         """What to do with a frame that is traced if no entry serves it."""
         if state.raised_in_trace >= _MOST_RAISED_IN_TRACE:
             return treadle_frame.RUN_ONCE_BELOW
+        if state.beyond_limit is not None:
+            return treadle_frame.SKIP if state.beyond_limit.miss(code) else treadle_frame.RUN_ONCE
         if state.on_trial:
             entry, skip = end_trial(frame, state, self._state_of)
             if skip is not None:
@@ -213,7 +216,13 @@ class FrameCompiler:
         if skip is not None:
             if self.options.leave_unprofitable:
                 put_on_trial(code, self._state_of)
-            return self._skip(code, skip, warn=not starts_in_loop(code))
+            answer = self._skip(code, skip, warn=not starts_in_loop(code))
+            if not self.options.leave_unprofitable or original_of(code) is not code:
+                return (
+                    answer  # whether the entries of a continuation are worth their cost is decided with its function's
+                )
+            state.beyond_limit = BeyondLimit.begin(code)
+            return treadle_frame.RUN_ONCE
         with _torch_state_kept(promises_to_draw_nothing(self.backend)), room_to_recurse():
             return self._compile(frame, state, dynamic)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import torch
 from compile_runs import compiled
 
@@ -70,7 +71,7 @@ def test_few_small_operators_around_convolutions_do_not_pay_for_a_node_of_autogr
         return x
 
     w = torch.ones(16, 16, 3, 3)
-    assert profit(net, torch.ones(4, 16, 8, 8, requires_grad=True), grad=True) < -10
+    assert profit(net, torch.ones(4, 16, 8, 8, requires_grad=True), grad=True) < 0
     assert profit(net, torch.ones(16, 16, 64, 64, requires_grad=True), grad=True) > 100
     assert profit(net, torch.ones(4, 16, 8, 8)) > 0
 
@@ -181,3 +182,28 @@ def test_products_with_parameters_cost_a_look_at_these():
     module, w = torch.nn.Linear(80, 80, bias=False), torch.ones(80, 80)
     x = torch.ones(80, 80)
     assert profit(lambda x: torch.relu(module(x)), x) < profit(lambda x, w: torch.relu(x @ w.t()), x, w) - 3
+
+
+def test_numpy_calls_cost_less_than_those_of_pytorch():
+    def on_tensors(x):
+        return x[0] * x[1] + x[2] * x[3] + x[4] * x[5]
+
+    array = np.ones(8, dtype=np.float64)
+    assert profit(on_tensors, array) < 0 < profit(on_tensors, torch.ones(8, dtype=torch.float64))
+
+
+def test_operators_around_convolutions_pay_as_others_do():
+    """One thread of an EPYC: two layers lose 47 us of a step of 650, four gain 65 of 1200, eight 250 of 2300."""
+
+    def net(layers):
+        def f(x):
+            for _ in range(layers):
+                h = torch.conv2d(x, w, b, 1, 1)
+                x = x + torch.tanh(h) * torch.sigmoid(x) * 0.5
+            return x
+
+        return f
+
+    w, b = torch.ones(8, 8, 3, 3, requires_grad=True), torch.ones(8, requires_grad=True)
+    x = torch.ones(2, 8, 8, 8)
+    assert profit(net(2), x, grad=True) < 0 < profit(net(4), x, grad=True) < profit(net(8), x, grad=True)

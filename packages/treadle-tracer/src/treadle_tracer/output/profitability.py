@@ -42,6 +42,8 @@ _FUSED: dict[Kind, float] = {
 }
 # A function without a record is made of operators that have one.
 _UNKNOWN = 1.0
+# NumPy takes less for an operator on a small array than PyTorch on a small tensor, and for one on its scalars next to nothing.
+_NUMPY, _NUMPY_SCALAR = 0.4, 0.1
 # A layer that eager computes in one operator and whose parts fuse: attention in eval mode, and the encoder layer around it.
 _LAYER = 12.0
 # An operator that autograd records is called again, as its derivative, and its node is made and freed: so much more for each fused call.
@@ -57,9 +59,9 @@ _SMALL_PRODUCT = 1.5
 _SMALL_PRODUCT_RECORDED = 12.0  # three products in eager, transposes, and the sum for the bias
 _FEW_MULTIPLICATIONS = 1 << 17
 _FEW_TERMS, _FEW_COLUMNS = 16, 64
-# A convolution and its derivative empty the caches: where autograd records the graph, what the host and the node of autograd do around
-# them takes several times as long as in `_CALL_RECORDED`.
-_RECORDED_CONVOLUTION = 42.0
+# A convolution and its derivative, called by the host of a graph that autograd records: so much more than by eager. They empty the caches,
+# so that calls of operators around them take three times as long, in eager and in compiled graphs alike.
+_RECORDED_CONVOLUTION = 5.0
 _OTHER_KERNEL = (-1.0, -5.0)
 # Kinds that are kernels of PyTorch where autograd records them, because it saves what only these return.
 _KERNELS_IF_RECORDED = frozenset({Kind.POOLING})
@@ -86,6 +88,8 @@ _DRAWS = 3.0
 _STATE = 8.0
 _ASSERTS = 1.0
 _NUMBER = 1.0
+# An array of NumPy from outside becomes a tensor in every call, twice: for the guard, and for the graph.
+_ARRAY = 2.0
 # Sizes that an operator finds when the graph runs: the host reads them and lays out what follows anew.
 _FOUND_SIZES = 3.0
 # A break where there is nothing to compute costs the continuation alone.
@@ -141,7 +145,7 @@ def _overhead(gm: torch.fx.GraphModule, recorded: set[torch.fx.Node]) -> float:
             + (_SEVERAL_OUTPUTS + _OUTPUT * (len(outputs) - 1) if len(outputs) > 1 else 0.0)
         )
     inputs = [node.meta.get("example_value") for node in gm.graph.find_nodes(op="placeholder")]
-    overhead += _NUMBER * sum(isinstance(value, py_sym_types) for value in inputs)
+    overhead += _NUMBER * sum(isinstance(value, py_sym_types) for value in inputs) + _ARRAY * len(_arrays(gm))
     if why_not_deoptimise(gm) is not None:
         overhead += _WRITES_RECORDED if recorded else _WRITES
     if not recorded and any(map(_has_weight, gm.graph.nodes)):
@@ -150,6 +154,12 @@ def _overhead(gm: torch.fx.GraphModule, recorded: set[torch.fx.Node]) -> float:
         overhead += _DRAWS * (2 if recorded else 1)
     overhead += _STATE * sum(map(_draws_from_state, gm.graph.nodes))
     return overhead + (_ASSERTS if asserts_of(gm) else 0.0)
+
+
+def _arrays(gm: torch.fx.GraphModule) -> set[torch.fx.Node]:
+    """The inputs that are arrays of NumPy, as far as NumPy's own functions are called with them."""
+    calls = [node for node in gm.graph.nodes if "numpy_calls" in node.meta]
+    return {n for node in calls for n in node.all_input_nodes if n.op in ("placeholder", "get_attr")}
 
 
 def _has_weight(node: torch.fx.Node) -> bool:
@@ -199,6 +209,8 @@ def _saved(node: torch.fx.Node, is_recorded: bool) -> float:
     if not calls or (is_recorded and kind in _KERNELS_IF_RECORDED):
         return _KERNEL.get(kind, _OTHER_KERNEL)[is_recorded]
     traffic = 0.0 if kind is Kind.VIEW else sum(map(_bytes, values)) / _BYTES
+    if "numpy_calls" in node.meta:
+        calls = node.meta["numpy_calls"] * (_NUMPY if values[0].dim() else _NUMPY_SCALAR)
     if not is_recorded:
         return calls + traffic
     if kind is not Kind.NORMALISATION and not any(map(_is_fused, node.all_input_nodes)):

@@ -15,7 +15,7 @@ from treadle_tracer.values.array_ufuncs import (
     in_dtype,
     operand,
 )
-from treadle_tracer.values.arrays import ArrayValue, in_graph, numpy_module
+from treadle_tracer.values.arrays import ArrayValue, in_graph, note_numpy_calls, numpy_module
 from treadle_tracer.values.backwards_view import BackwardsView, backwards_view
 from treadle_tracer.values.base import Constant, LazyValue
 from treadle_tracer.values.constants import is_numpy_scalar
@@ -41,8 +41,9 @@ def get_item(tx: TraceContext, owner: ArrayValue, key: Value) -> ArrayValue | Ba
     is_element = len(keys) == owner.ndim and all(map(_is_position, keys))
     found = tx.tensor_item(owner.tensor, _tensor_key(tx, keys))
     assert isinstance(found, TensorValue)
+    note_numpy_calls(found, 1)
     if is_element:
-        return ArrayValue(in_graph(tx, torch.clone, found), is_scalar=True)
+        return ArrayValue(note_numpy_calls(in_graph(tx, torch.clone, found), 0), is_scalar=True)
     return ArrayValue(found)
 
 

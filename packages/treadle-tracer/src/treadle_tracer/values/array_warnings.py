@@ -6,7 +6,7 @@ Python runs the program, and NumPy warns, or raises where `np.seterr` says so.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from functools import reduce
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -15,7 +15,7 @@ import torch
 from treadle_shapes.expr import Not
 from treadle_shapes.torch import Kind, operator, raw_expr
 from treadle_tracer.errors import OtherPath, PathEnds, Unsupported
-from treadle_tracer.values.arrays import in_graph
+from treadle_tracer.values.arrays import in_graph, note_numpy_calls
 from treadle_tracer.values.base import Constant
 from treadle_tracer.values.tensor import TensorValue
 from treadle_tracer.values.tensor_numbers import truth_value
@@ -51,13 +51,18 @@ def note_flag(tx: TraceContext, flag: TensorValue) -> None:
 
 def note_not_finite(tx: TraceContext, result: TensorValue, operands: Iterable[Value]) -> None:
     """NumPy may warn where a result is not finite although no operand is NaN."""
-    strict = lenient = in_graph(tx, torch.logical_not, in_graph(tx, torch.isfinite, result))
+    strict = lenient = _check(tx, torch.logical_not, _check(tx, torch.isfinite, result))
     for given in operands:
         dtype = given.fake.dtype if isinstance(given, TensorValue) else torch.int64
         if dtype.is_floating_point or dtype.is_complex:
-            is_number = in_graph(tx, torch.logical_not, in_graph(tx, torch.isnan, given))
-            lenient = in_graph(tx, torch.logical_and, lenient, is_number)
+            is_number = _check(tx, torch.logical_not, _check(tx, torch.isnan, given))
+            lenient = _check(tx, torch.logical_and, lenient, is_number)
     _note(tx, Flag(result.node(tx), strict, lenient))
+
+
+def _check(tx: TraceContext, function: Callable[..., Any], *args: Any) -> TensorValue:
+    """A call that looks for a reason to warn, which NumPy does on the side."""
+    return note_numpy_calls(in_graph(tx, function, *args), 0)
 
 
 def write_checks(tx: TraceContext) -> None:

@@ -269,6 +269,13 @@ def array_of(tensor: TensorValue) -> ArrayValue:
     return ArrayValue(tensor, is_of_tensor=True)
 
 
+def note_numpy_calls(tensor: TensorValue, calls: int) -> TensorValue:
+    """Tell the cost model (`output.profitability`) that so many of NumPy's own calls stand behind the node of this tensor."""
+    if tensor.known_node is not None:
+        tensor.known_node.meta["numpy_calls"] = calls
+    return tensor
+
+
 def in_graph(tx: TraceContext, function: Callable[..., Any], *args: Any, **kwargs: Any) -> TensorValue:
     """A call of a torch function on tensors, other Values and constants, as a tensor of the graph."""
     if torch.is_autocast_enabled("cpu"):
@@ -277,7 +284,7 @@ def in_graph(tx: TraceContext, function: Callable[..., Any], *args: Any, **kwarg
     named = {name: arg if isinstance(arg, Value) else Constant(arg) for name, arg in kwargs.items()}
     found = tx.run_in_graph("call_function", function, given, named)
     assert isinstance(found, TensorValue)
-    return found
+    return note_numpy_calls(found, 1)
 
 
 def fresh(tx: TraceContext, array: ArrayValue) -> TensorValue:
