@@ -13,6 +13,8 @@ from torch import fx
 from treadle_autograd import aot
 from treadle_autograd.contract import Constant, FreshOutput, Geometry, SameAsOutput, ViewOfFresh, ViewOfInput
 from treadle_autograd.describe import geometry_of, is_dense, is_unbacked, why_not_describable
+from treadle_autograd.errors import UnsupportedGraph
+from treadle_autograd.readings import Reading
 from treadle_shapes import ShapeEnv
 from treadle_shapes.torch import fake_mode, fake_shape_env, fake_tensor
 
@@ -51,15 +53,22 @@ def test_dense_tensors_with_symbolic_sizes():
 def test_geometry_counts_from_the_viewed_tensor():
     base = torch.arange(20.0)[4:]
     assert geometry_of(base[2:8].view(2, 3), relative_to=base) == Geometry((2, 3), (3, 1), 2)
-    assert geometry_of(base[2:]).offset == 6
+    numbers = torch.view_as_complex(torch.zeros(6, 2))[1:]
+    parts = Reading("parts")
+    assert geometry_of(numbers.imag[2:], numbers, parts) == Geometry((3,), (2,), 5, parts)
+
+
+def test_complex_numbers_begin_where_those_of_their_base_do():
+    base = torch.arange(8.0)
+    with pytest.raises(UnsupportedGraph, match="begin between two"):
+        geometry_of(torch.view_as_complex(base[2:8].view(3, 2)), base[1:], Reading("pairs"))
 
 
 def test_tensors_that_cannot_be_returned():
     functional = torch._to_functional_tensor
     assert why_not_describable(functional(torch.ones(2))) is None
     assert why_not_describable(torch.ones(2)) == "an output is a tensor that no functional operator made"
-    conjugate = torch.ones(2, dtype=torch.complex64).conj()
-    assert why_not_describable(functional(conjugate)) == "an output is a lazily conjugated or negated view"
+    assert why_not_describable(functional(torch.ones(2).to_mkldnn())) == "an output has the layout torch._mkldnn"
 
 
 def outputs_of(function, *inputs):

@@ -37,9 +37,6 @@ EAGER = {
     "combinations": "values of a tensor",
     "corrcoef": "values of a tensor",
     "cov": "values of a tensor",
-    "fft.ifft": "lazily conjugated",
-    "fft.ihfft": "lazily conjugated",
-    "fft.ihfftn": "lazily conjugated",
     "index_fill": "values of a tensor",
     "index_put": "values of a tensor",
     "linalg.lstsq": "values of a tensor",
@@ -51,7 +48,6 @@ EAGER = {
     "to_sparse": "layout",
     "unsafe_chunk": "",
     "unsafe_split": "",
-    "view_as_complex": "another dtype",
 }
 SAMPLES = 2
 CHUNKS = 8

@@ -20,16 +20,22 @@ from typing import Any, TypeAlias
 
 import torch
 
+from .readings import PLAIN, Reading
+
 SymbolicInt: TypeAlias = "int | torch.SymInt"
 
 
 @dataclass(frozen=True)
 class Geometry:
-    """Sizes, strides and storage offset, in elements. The offset counts from the first element of the viewed tensor."""
+    """Sizes, strides and storage offset, in elements. The offset counts from the first element of the viewed tensor.
+
+    reading: how the view reads the memory of that tensor.
+    """
 
     size: tuple[SymbolicInt, ...]
     stride: tuple[SymbolicInt, ...]
     offset: SymbolicInt
+    reading: Reading = PLAIN
 
     @property
     def static(self) -> bool:

@@ -37,14 +37,17 @@ from .contract import (
 )
 from .errors import UnsupportedGraph
 from .functionalise import unwrap
+from .readings import PLAIN, Reading, reading_of
 from .recorder import AtenRecorder, storage_key
 from .size_reader import SizeReader
 
 
-def geometry_of(tensor: torch.Tensor, relative_to: torch.Tensor | None = None) -> Geometry:
-    """The geometry of `tensor`, its offset counted from the first element of `relative_to`."""
-    start = relative_to.storage_offset() if relative_to is not None else 0
-    return Geometry(tuple(tensor.size()), tuple(tensor.stride()), tensor.storage_offset() - start)
+def geometry_of(tensor: torch.Tensor, relative_to: torch.Tensor, reading: Reading = PLAIN) -> Geometry:
+    """The geometry of `tensor`, its offset counted from the first element of `relative_to`, whose memory it has."""
+    start = reading.place(relative_to.storage_offset())
+    if start is None:
+        raise UnsupportedGraph("an output has complex numbers that begin between two of its base")
+    return Geometry(tuple(tensor.size()), tuple(tensor.stride()), tensor.storage_offset() - start, reading)
 
 
 def is_dense(tensor: torch.Tensor) -> bool:
@@ -86,11 +89,12 @@ def why_not_describable(tensor: torch.Tensor) -> str | None:
     """Why a functional graph cannot return `tensor`."""
     if not torch._is_functional_tensor(tensor):
         return "an output is a tensor that no functional operator made"
-    if tensor.layout is not torch.strided:
-        return f"an output has the layout {tensor.layout}"
-    if tensor.is_conj() or tensor.is_neg():
-        return "an output is a lazily conjugated or negated view"
-    return None
+    return None if tensor.layout is torch.strided else f"an output has the layout {tensor.layout}"
+
+
+def _reads_as_it_is(tensor: torch.Tensor) -> bool:
+    """Whether the elements in memory are those of the tensor: nothing is conjugated or negated when they are read."""
+    return not (tensor.is_conj() or tensor.is_neg())
 
 
 @dataclass
@@ -279,10 +283,11 @@ def output_numbers(
 
 
 def _view_of_input(value: torch.Tensor, expected: torch.Tensor, index: int, inputs: Inputs) -> ViewOfInput:
-    if value.dtype != inputs.fakes[index].dtype:
-        raise UnsupportedGraph("an output is a view of an input with another dtype")
-    geometry = geometry_of(expected, relative_to=inputs.expected_metadata[index])
     base = inputs.wrappers[index]
+    reading = reading_of(value, base)
+    if reading is None:
+        raise UnsupportedGraph("an output is a view of an input with another dtype")
+    geometry = geometry_of(expected, inputs.expected_metadata[index], reading)
     return ViewOfInput(index, geometry, _detached(value, base), _relation(value, base))
 
 
@@ -329,9 +334,10 @@ class _Base:
     def describe(self, value: torch.Tensor, expected: torch.Tensor) -> OutputDescription:
         if value is self.wrapper:
             return FreshOutput(self.position)
-        if value.dtype != self.wrapper.dtype:
+        reading = reading_of(value, self.wrapper)
+        if reading is None:
             raise UnsupportedGraph("two outputs are views of one storage with different dtypes")
-        geometry = geometry_of(expected, relative_to=self.expected)
+        geometry = geometry_of(expected, self.expected, reading)
         return ViewOfFresh(self.position, geometry, _detached(value, self.wrapper), _relation(value, self.wrapper))
 
 
@@ -345,17 +351,19 @@ def _choose_base(
     they were detached from."""
     distinct = {id(v) for v in values}
     wrapper, expected = values[0], expected_metadata[0]
-    if len(distinct) > 1 or not is_dense(expected):
+    if len(distinct) > 1 or not is_dense(expected) or not _reads_as_it_is(wrapper):
         roots = [(v._base, t._base) for v, t in zip(values, expected_metadata, strict=True)]
         known = [
             (w, t) for w, t in roots if w is not None and t is not None and storage_key(w) == storage_key(values[0])
         ]
         pairs = list(zip(values, expected_metadata, strict=True))
+        known, pairs = ([pair for pair in found if _reads_as_it_is(pair[0])] for found in (known, pairs))
         if any(v.requires_grad for v in values):  # what has a history is no view of what has none
             known, pairs = ([pair for pair in found if pair[0].requires_grad] for found in (known, pairs))
         # Sizes that are not known cannot be compared, nor need they be where a root is known.
-        wrapper, expected = known[0] if known else max(pairs, key=lambda pair: pair[0].numel())
-        if not _covers(expected, expected_metadata):
+        if known or pairs:
+            wrapper, expected = known[0] if known else max(pairs, key=lambda pair: pair[0].numel())
+        if not _reads_as_it_is(wrapper) or not _covers(expected, expected_metadata):
             wrapper, expected = _detached_whole(values, expected_metadata, wholes, outputs)
     position = outputs.add(outputs.value_of(wrapper), Geometry(tuple(expected.size()), tuple(expected.stride()), 0))
     outputs.wrappers[position] = wrapper
@@ -382,12 +390,24 @@ def _covers(base: torch.Tensor, views: Sequence[torch.Tensor]) -> bool:
     return is_dense(base) and all(_within(view, base) for view in views)
 
 
+def _span(base: torch.Tensor, view: torch.Tensor) -> tuple[Any, Any] | None:
+    """Where the dense tensor `base` begins and ends, in elements of `view`."""
+    reading = reading_of(view, base)
+    if reading is None:
+        return None
+    begin, length = reading.place(base.storage_offset()), reading.place(base.numel())
+    return None if begin is None or length is None else (begin, begin + length)
+
+
 def _within(view: torch.Tensor, base: torch.Tensor) -> bool:
     """Whether every element of `view` is an element of the dense tensor `base` in the same storage."""
     if is_unbacked(view) or is_unbacked(base):
         return view is base or view._base is base  # a dense `base` fills its storage, which no view can leave
     if view.numel() == 0:
         return True
-    first = view.storage_offset() - base.storage_offset()
+    span = _span(base, view)
+    if span is None:
+        return False
+    first = view.storage_offset()
     last = first + sum((size - 1) * stride for size, stride in zip(view.size(), view.stride(), strict=True))
-    return bool(first >= 0) and bool(last < base.numel())
+    return bool(first >= span[0]) and bool(last < span[1])

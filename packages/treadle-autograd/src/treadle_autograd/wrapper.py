@@ -30,6 +30,7 @@ from .contract import (
     ViewOfFresh,
     ViewOfInput,
 )
+from .readings import PLAIN
 from .size_reader import SizeReader
 
 Compiled = Callable[..., Sequence[Any]]
@@ -79,6 +80,9 @@ def _alias(geometry: Geometry, detached: Detached | None, relation: Relation, si
 
 def _as_strided(geometry: Geometry, sizes: SizeReader) -> MakeAlias:
     """A function (tensor, inputs, outputs of the graph) -> the view of the tensor's storage with `geometry`."""
+    if geometry.reading != PLAIN:
+        reading, view = geometry.reading, _as_strided(replace(geometry, reading=PLAIN), sizes)
+        return lambda tensor, inputs, fresh: reading.finish(view(reading.read(tensor), inputs, fresh))
     if geometry.static:
         size, stride, offset = geometry.size, geometry.stride, geometry.offset
 

@@ -32,6 +32,7 @@ from ..contract import (
 )
 from ..joint import JointTrace
 from ..partition import Halves
+from ..readings import Reading
 from ..training import ProgramFacts
 
 _LITERALS = (type(None), bool, int, str)
@@ -161,13 +162,14 @@ def _output(output: OutputDescription) -> tuple[str, Any]:
             place, geometry, detached, relation = (getattr(output, name) for name in cls.__dataclass_fields__)
             if not geometry.static:
                 raise _NoRecord
-            return kind, (place, astuple(geometry), None if detached is None else astuple(detached), relation.name)
+            numbers = (geometry.size, geometry.stride, geometry.offset, tuple(geometry.reading))
+            return kind, (place, numbers, None if detached is None else astuple(detached), relation.name)
     raise _NoRecord
 
 
 def _output_of(kind: str, value: Any) -> OutputDescription:
     if kind in _BY_NUMBER:
         return _BY_NUMBER[kind](value)
-    place, (size, stride, offset), detached, relation = value
-    geometry = Geometry(tuple(size), tuple(stride), offset)
+    place, (size, stride, offset, reading), detached, relation = value
+    geometry = Geometry(tuple(size), tuple(stride), offset, Reading(*reading))
     return _VIEWS[kind](place, geometry, None if detached is None else Detached(*detached), Relation[relation])
