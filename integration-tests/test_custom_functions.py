@@ -725,3 +725,48 @@ def test_backward_passes_from_some_of_the_outputs(function, backend):
                     assert (theirs is None) == (mine is None)
                     if theirs is not None:
                         torch.testing.assert_close(mine, theirs)
+
+
+def test_adjoint_methods_are_compiled() -> None:
+    """The backward pass takes the states of the solution as leaves, in their memory; the result is returned beside a loss of it."""
+    weight = torch.nn.Parameter(torch.linspace(-1, 1, 9, dtype=torch.float64).view(3, 3))
+
+    def rate(y):
+        return torch.tanh(y @ weight)
+
+    class Adjoint(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, y, steps, weight):
+            with torch.no_grad():
+                states = [y]
+                for _ in range(steps):
+                    states.append(states[-1] + 0.1 * rate(states[-1]))
+            states = torch.stack(states)
+            ctx.save_for_backward(states)
+            return states
+
+        @staticmethod
+        def backward(ctx, gradient):
+            (states,) = ctx.saved_tensors
+            adjoint, of_weight = gradient[-1], torch.zeros_like(weight)
+            for k in range(len(states) - 2, -1, -1):
+                with torch.enable_grad():
+                    y = states[k].detach().requires_grad_()
+                    found = torch.autograd.grad(rate(y), (y, weight), adjoint)
+                adjoint = adjoint + 0.1 * found[0] + gradient[k]
+                of_weight = of_weight + 0.1 * found[1]
+            return adjoint, None, of_weight
+
+    def loss(y):
+        states = Adjoint.apply(y, 4, weight)
+        return states[-1].square().sum() + states.abs().mean(), states
+
+    compiled = treadle.compile(loss)
+    with treadle.config.patch(leave_unprofitable=False):
+        for _ in range(2):
+            x, y = (torch.linspace(0, 1, 6, dtype=torch.float64).view(2, 3).requires_grad_() for _ in range(2))
+            (theirs, states), (ours, compiled_states) = loss(x), compiled(y)
+            torch.testing.assert_close((ours, compiled_states), (theirs, states))
+            expected = torch.autograd.grad(theirs + states.sum(), (x, weight))
+            torch.testing.assert_close(torch.autograd.grad(ours + compiled_states.sum(), (y, weight)), expected)
+    assert treadle.stats().graphs == 1 and not treadle.stats().eager_graphs

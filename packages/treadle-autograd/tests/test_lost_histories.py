@@ -74,11 +74,24 @@ def view_taken_again(graph: fx.Graph, h: fx.Node) -> fx.Node:
     return view
 
 
+def leaf_in_the_same_memory(graph: fx.Graph, h: fx.Node) -> fx.Node:
+    """As an adjoint method takes the states of a solution. No element is written to."""
+    leaf = graph.call_method("requires_grad_", (graph.call_method("detach", (h,)),))
+    graph.call_method("sin", (leaf,))
+    return h
+
+
+def turned_in_place(graph: fx.Graph, h: fx.Node) -> fx.Node:
+    graph.call_method("t_", (graph.call_method("detach", (h,)),))
+    return h
+
+
 @pytest.mark.parametrize(
     ("build", "is_lost"),
     [
         *((build, True) for build in (clamped, part_written, through_data, through_detached, similarity)),
         *((build, False) for build in (straight_through, metric, recorded_write, fresh_buffer, view_taken_again)),
+        *((build, False) for build in (leaf_in_the_same_memory, turned_in_place)),
     ],
 )
 def test_lost_histories(build: Build, is_lost: bool) -> None:

@@ -29,6 +29,7 @@ class Histories:
         # Storages themselves: the address of one that is gone may be another's.
         self._with_history: dict[int, torch.UntypedStorage] = {}
         self._written: list[tuple[str, torch.Tensor, int, Any]] = []
+        self._unrecorded: list[tuple[str, torch.Tensor, int]] = []
 
     def before_call(
         self, node: fx.Node, args: Sequence[Any], kwargs: Mapping[str, Any], changed: Sequence[torch.Tensor]
@@ -46,7 +47,7 @@ class Histories:
             is_recorded = torch.is_grad_enabled() and tensor.requires_grad
             if not is_recorded and tensor.untyped_storage()._cdata in self._with_history:
                 if not (torch.is_grad_enabled() and _takes_history(args, kwargs)):
-                    self.lost = f"{node.name} changes a tensor that keeps its history"
+                    self._unrecorded.append((node.name, tensor, times_written(tensor)))
             if is_recorded:
                 self._written.append((node.name, tensor, times_written(tensor), _root(tensor).grad_fn))
         found = operator(node.target)
@@ -54,7 +55,12 @@ class Histories:
             self.lost = f"{node.name} has another derivative in eager than as a write"  # `rerun`
 
     def after_call(self, result: Any) -> None:
-        """Note the memory of the call's results, and writes that autograd has not recorded although gradients are on (`logical_not_`)."""
+        """Note the memory of the call's results, and writes that autograd has not recorded, be it although gradients are on (`logical_not_`).
+        Not all calls of operators that may write do so: `requires_grad_` and `t_` leave the elements as they are."""
+        for name, tensor, times in self._unrecorded:
+            if times_written(tensor) > times or not torch._is_functional_tensor(unwrapped(tensor)):
+                self.lost = f"{name} changes a tensor that keeps its history"
+        self._unrecorded.clear()
         for name, tensor, times, grad_fn in self._written:
             if _root(tensor).grad_fn is grad_fn and times_written(tensor) > times:
                 self.lost = f"{name} changes a tensor that keeps its history"
