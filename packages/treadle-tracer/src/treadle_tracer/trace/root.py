@@ -61,7 +61,7 @@ def inline_call(tx: Tracer, function: FunctionValue, args: list[Value], kwargs: 
     tx.inlined[id(code)] = code
     frame = Frame(tx, program_of(code), code, function.globals)
     frame.function = function
-    frame.locals = bound
+    frame.locals, frame.arguments = bound, tuple(bound.values())
     frame.cells = dict(zip(code.co_freevars, function.closure, strict=True))
     for name in frame.program.cells_passed:
         passed = bound.get(name)
