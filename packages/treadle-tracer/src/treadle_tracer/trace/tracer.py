@@ -150,6 +150,7 @@ class Tracer:
         self.weak_references: list[WeakReference] = []
         self.numpy_flags: list[array_warnings.Flag] = []
         self.caller_handles = caller_handles
+        self.unrolls_outside_iterators = True
         self.protected = 0
         self.was_told_of_compiling = False
         self.was_protected = False

@@ -390,6 +390,7 @@ class TraceContext(LooksUp, Protocol):
     began_in_inference_mode: bool
     was_told_of_compiling: bool  # the program has asked whether it is being compiled
     deleted: Any  # stands for a deleted attribute, global or cell content
+    unrolls_outside_iterators: bool  # False in a continuation that starts in a loop: see `values.outside_iterators`
 
     @property
     def graph(self) -> Graph: ...
