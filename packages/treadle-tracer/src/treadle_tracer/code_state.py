@@ -23,6 +23,7 @@ from .output.call_changes import (
     parts_of_other_tensors,
 )
 from .source import LocalSource, Source
+from .values.cached_answers import places_that_differ
 
 if TYPE_CHECKING:
     import treadle_frame
@@ -123,6 +124,7 @@ class CodeState:
         known.modules |= {source for source, is_volatile in modules if is_volatile or replaced[source] > 1}
         # An argument soon changes again. What a module holds may have been replaced once and be constant from then on.
         self._learn_decisions(frame, missed)
+        known.varying |= places_that_differ([answer for entry in missed for answer in entry.payload.answers])
         known.inputs |= {s for s, times in exchanged.items() if times > 1 or isinstance(s, LocalSource)}
         if dynamic is not False:
             for entry in missed:

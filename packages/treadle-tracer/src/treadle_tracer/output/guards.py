@@ -21,6 +21,7 @@ from ..dynamic import SizesGuard, StrideRule, is_small_integer, stride_rules
 from ..errors import InternalError
 from ..guard_callables import GuardCallable
 from ..source import AliasSource, ApplySource, AttrSource, ConstSource, Path, Source, TupleItemSource
+from ..values.cached_answers import CachedAnswer
 from ..values.class_lookup import class_may_change, find_in_mro, instance_may_change_class, is_descriptor
 from ..weakly import is_referred_to_weakly, parts_of, reference_to
 from . import tensor_check
@@ -296,6 +297,16 @@ class GuardSet:
         """The sources of what may have a symbol, by the text that names it in the shape environment."""
         places: dict[str, Source] = dict(self._integers)
         owners: dict[str, Source] = {}
+    @property
+    def answers(self) -> tuple[CachedAnswer, ...]:
+        """What the trace relies on cached functions answering."""
+        pairs = (guard.arg for guard in self._guards.values() if guard.op == "call_many")
+        return tuple(pair[0] for pair in pairs if type(pair[0]) is CachedAnswer)
+
+    def callables_at(self, source: Source) -> list[Any]:
+        """The tests that relate what is at `source` to other objects."""
+        return [self._guards[key].arg[0] for key in self._ops.get(source, {}).get("call_many", ())]
+
         for tensor in self.tensors:
             if not tensor.dynamic_dims:
                 continue

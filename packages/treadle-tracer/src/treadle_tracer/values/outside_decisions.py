@@ -23,12 +23,11 @@ from torch import fx
 from treadle_shapes import ContradictionError, ExpressionTooLargeError, Guard, GuardFunction
 from treadle_shapes.expr import Eq, Not
 from treadle_shapes.floats import same
-from treadle_shapes.torch import NUMBER_FUNCTIONS, outside_transforms, raw_expr
 from treadle_shapes.torch import operator as operator_record
-from treadle_tracer.by_identity import IdentitySet
+from treadle_shapes.torch import outside_transforms, raw_expr
 from treadle_tracer.decision_programs import Decision, Place, copy_of
 from treadle_tracer.made_calls import is_plain, is_small, make_calls
-from treadle_tracer.values.call_effects import only_computes, storages, written_arguments
+from treadle_tracer.values.call_effects import computes_numbers, is_number, only_computes, storages, written_arguments
 
 if TYPE_CHECKING:
     from treadle_tracer.decided import Decided
@@ -107,7 +106,7 @@ def _nodes_of(tx: TraceContext, symbols: Iterable[Any]) -> list[fx.Node] | None:
 
 def _decided(tx: TraceContext, nodes: list[fx.Node], read: Callable[..., Any]) -> Any:
     """The outcome of a decision on what these nodes give, with its guard."""
-    place = _place(tx)
+    place = place_of_decision(tx)
     decided = tx.guards.decided
     if why_not_decide(tx, place) is not None or decided.distinct >= _MOST_DECISIONS:
         return None
@@ -179,7 +178,8 @@ def _computed(
         return None
 
 
-def _place(tx: TraceContext) -> Place:
+def place_of_decision(tx: TraceContext) -> Place:
+    """Where the program is now."""
     frame = tx.frames[-1]
     file, line, function = tx.user_stack()[-1]
     return file, line, function, frame.at
@@ -227,30 +227,19 @@ def _may_be_made_now(graph: Any, node: fx.Node) -> bool:
         return not isinstance(found[1], torch.Tensor) or (_has_few_numbers(value) and _has_memory(found[1]))
     if node.op[:5] != "call_" or not _may_have_few_numbers(value, _MOST_ELEMENTS_OF_CONSTANTS):
         return False
-    if _is_number(value) and all(_is_number(given.meta.get("example_value")) for given in node.all_input_nodes):
-        return _computes_numbers(node.target)
+    if is_number(value) and all(is_number(given.meta.get("example_value")) for given in node.all_input_nodes):
+        return computes_numbers(node.target)
     record = operator_record(node.target)
     if record is None or record.is_random or record.hides_writes or record.is_uninitialised:
         return False
     return only_computes(node) or bool(written_arguments(node))
 
 
-def _computes_numbers(target: Any) -> bool:
-    return target in _NUMBER_FUNCTIONS or getattr(target, "__module__", None) in ("_operator", "math")
-
-
-_NUMBER_FUNCTIONS = IdentitySet((*NUMBER_FUNCTIONS.values(), abs, bool, float, int, pow, torch.sym_int, torch.sym_sum))
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, (bool, int, float, torch.SymInt, torch.SymFloat, torch.SymBool))
-
-
 def _has_few_numbers(value: Any) -> bool:
     if isinstance(value, (tuple, list)):
         return all(map(_has_few_numbers, value))
     if not isinstance(value, torch.Tensor):
-        return value is None or _is_number(value) or isinstance(value, torch.Size)
+        return value is None or is_number(value) or isinstance(value, torch.Size)
     return is_small(value, _MOST_ELEMENTS)
 
 

@@ -147,7 +147,11 @@ class Symbols:
 
     def decides_at(self, place: Place) -> bool:
         """Whether a decision on numbers of outside tensors is made here: calls have not kept differing."""
-        return self.options.decide_on_inputs and place not in self.dynamic.varying
+        return self.options.decide_on_inputs and not self.keeps_differing(place)
+
+    def keeps_differing(self, place: Place) -> bool:
+        """Whether calls have shown that each is different here."""
+        return place in self.dynamic.varying
 
     def is_structural(self, source: Source) -> bool:
         """Whether a module at `source` is guarded by its structure, because earlier calls had different modules there."""
