@@ -142,15 +142,16 @@ class CodeState:
             inputs=known.inputs,
             modules=known.modules,
             varying=known.varying,
+            strides=known.strides,
         )
 
     def _learn_parts(self, frame: treadle_frame.FrameInfo, missed: Sequence[Any]) -> None:
         """Learn which tensors are parts of others whose sizes change: those that are not like a part of either of two entries."""
         parts = [found for entry in missed for found in parts_of_other_tensors(entry.payload, frame).items()]
         times = Counter(source for source, _ in parts)
-        for source, dims in parts:
+        for source, dim in parts:
             if times[source] > 1:
-                self.dynamic.setdefault(source, {}).update(dims)
+                self.dynamic.strides.setdefault(source, set()).add(dim)
 
     def _learn_decisions(self, frame: treadle_frame.FrameInfo, missed: Sequence[Any]) -> None:
         """Count where this call decides differently than the entry that it goes along with the longest.
