@@ -37,14 +37,18 @@ def _arguments(iterator: Any) -> tuple[Any, ...]:
     return iterator.__reduce__()[1]
 
 
+def _is_at_end(iterator: Any) -> bool:
+    """Whether a list or tuple iterator has let go of what it went over: later items are not seen."""
+    return len(iterator.__reduce__()) == 2
+
+
 def _sequence(iterator: Any) -> Any:
-    """What a list or tuple iterator goes over; an empty one, made anew, behind its end."""
+    """What a list or tuple iterator goes over."""
     return _arguments(iterator)[0]
 
 
 def _position(iterator: Any) -> int:
-    parts = iterator.__reduce__()
-    return parts[2] if len(parts) > 2 else 0
+    return iterator.__reduce__()[2]
 
 
 def _next_of_range(iterator: Any) -> int:
@@ -129,15 +133,17 @@ def _move(iterator: Any, taken: int, is_done: bool) -> None:
 
 
 class OutsideSequenceIterator(_Taken):
-    """`iter(sequence)` of a list or tuple, at a position."""
+    """`iter(sequence)` of a list or tuple, at a position; sequence: None behind its end."""
 
     __slots__ = ("position", "sequence")
 
-    def __init__(self, obj: Any, source: Source, sequence: Value, position: Value):
+    def __init__(self, obj: Any, source: Source, sequence: Value | None, position: Value):
         super().__init__(obj, source)
         self.sequence, self.position = sequence, position
 
     def _take(self, tx: TraceContext) -> Value | None:
+        if self.sequence is None:
+            return None
         if tx.mutations.is_mutated(self.sequence):
             raise Unsupported("builtin-method", "an iterator from outside over a list that the trace has changed")
         if not tx.compare("<", self.position, self.sequence.length_value(tx)).truth(tx):
@@ -207,6 +213,8 @@ def _leaves(iterator: Any) -> list[_Taken]:
 
 
 def _of_sequence(tx: TraceContext, obj: Any, source: Source) -> Value:
+    if tx.wrap(_is_at_end(obj), ApplySource(source, _is_at_end)).constant():
+        return OutsideSequenceIterator(obj, source, None, Constant(0))
     sequence = tx.wrap(_sequence(obj), ApplySource(source, _sequence))
     return OutsideSequenceIterator(obj, source, sequence, tx.wrap(_position(obj), ApplySource(source, _position)))
 
