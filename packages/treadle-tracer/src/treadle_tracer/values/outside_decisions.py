@@ -56,6 +56,15 @@ def index_of_tensor(tx: TraceContext, value: Any) -> int | None:
     return _decided(tx, [value.node(tx)], operator.index)
 
 
+def index_of_buffers(tx: TraceContext, value: Any) -> int | None:
+    """`index_of_tensor` of what follows from constants of the graph alone: buffers and parameters of modules that stay the same. They
+    seldom change, so that their numbers are known before anything depends on them."""
+    calls = _calls_behind(tx.graph, [value.node(tx)])
+    if calls is None or any(tx.graph.input_of(node) is not None and node.op != "get_attr" for node in calls):
+        return None
+    return index_of_tensor(tx, value)
+
+
 def truth_of_condition(tx: TraceContext, condition: Any) -> bool | None:
     """The truth of a condition on numbers that were read from tensors, guarded; None where it cannot be decided now."""
     symbols = tuple(sorted(condition.free_symbols, key=attrgetter("order")))
