@@ -11,6 +11,7 @@ decides no more: there the graph breaks, or checks what it relies on.
 
 from __future__ import annotations
 
+import functools
 import math
 import operator
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -57,9 +58,9 @@ def index_of_tensor(tx: TraceContext, value: Any) -> int | None:
 
 
 def index_of_buffers(tx: TraceContext, value: Any) -> int | None:
-    """`index_of_tensor` of what follows from constants of the graph alone: buffers and parameters of modules that stay the same. They
-    seldom change, so that their numbers are known before anything depends on them."""
-    calls = _calls_behind(tx.graph, [value.node(tx)])
+    """`index_of_tensor` of what follows from sizes and constants of the graph alone: buffers and parameters of modules that stay the same.
+    These seldom change, so that their numbers are known before anything depends on them."""
+    calls = _calls_behind(tx.graph, [value.node(tx)], functools.partial(_outside_of, tx))
     if calls is None or any(tx.graph.input_of(node) is not None and node.op != "get_attr" for node in calls):
         return None
     return index_of_tensor(tx, value)
@@ -119,10 +120,11 @@ def _decided(tx: TraceContext, nodes: list[fx.Node], read: Callable[..., Any]) -
     decided = tx.guards.decided
     if why_not_decide(tx, place) is not None or decided.distinct >= _MOST_DECISIONS:
         return None
-    calls = _calls_behind(tx.graph, nodes)
+    outside = functools.partial(_outside_of, tx)
+    calls = _calls_behind(tx.graph, nodes, outside)
     if calls is None:
         return None
-    inputs = {node: found for node in calls if (found := tx.graph.input_of(node)) is not None}
+    inputs = {node: found for node in calls if (found := outside(node)) is not None}
     if len(calls) > _MOST_CALLS_ON_FLOATS and any(_is_float_tensor(obj) for _, obj in inputs.values()):
         return None
     others = [node for node in calls if node not in inputs]
@@ -205,8 +207,24 @@ def why_not_decide(tx: TraceContext, place: Place) -> str | None:
     return None
 
 
-def _calls_behind(graph: Any, results: Sequence[fx.Node]) -> list[fx.Node] | None:
-    """The inputs and calls that the results follow from, in order, calls that write to them included; None if one may not be made now."""
+def _outside_of(tx: TraceContext, node: fx.Node) -> tuple[Source, Any] | None:
+    """The outside object that a node stands for, and where calls find it. A number that follows from sizes is one of its own."""
+    found = tx.graph.input_of(node)
+    size = node.meta.get("example_value")
+    if found is not None or not isinstance(size, torch.SymInt) or tx.symbols.uses_larger_sizes:
+        return found
+    return tx.symbols.outside_number(tx, size)
+
+
+_Outside = Callable[[fx.Node], "tuple[Source, Any] | None"]
+
+
+def _calls_behind(graph: Any, results: Sequence[fx.Node], outside: _Outside | None = None) -> list[fx.Node] | None:
+    """The inputs and calls that the results follow from, in order, calls that write to them included; None if one may not be made now.
+
+    outside: the outside object that a node stands for, and where calls find it.
+    """
+    outside = outside or graph.input_of
     numbers = all(not isinstance(node.meta.get("example_value"), torch.Tensor) for node in results)
     end = max(results) if numbers else None  # a number has been read; a tensor is read now
     writers = graph.writes()
@@ -216,22 +234,22 @@ def _calls_behind(graph: Any, results: Sequence[fx.Node]) -> list[fx.Node] | Non
     while pending:
         node = pending.pop()
         if node not in found:
-            if len(found) > _MOST_CALLS or not _may_be_made_now(graph, node):
+            known = outside(node)
+            if len(found) > _MOST_CALLS or not _may_be_made_now(node, known):
                 return None
             found.add(node)
             memory |= storages(node.meta.get("example_value"))
-            pending += node.all_input_nodes
+            pending += node.all_input_nodes if known is None else ()
         if not pending:
             pending = [w for w in writers.to(memory) if w not in found and (end is None or w < end)]
-    if any(graph.input_of(node) is not None for node in found):
+    if any(outside(node) is not None for node in found):
         if not all(_may_have_few_numbers(node.meta.get("example_value"), _MOST_ELEMENTS) for node in found):
             return None
     return sorted(found)
 
 
-def _may_be_made_now(graph: Any, node: fx.Node) -> bool:
+def _may_be_made_now(node: fx.Node, found: tuple[Source, Any] | None) -> bool:
     value = node.meta.get("example_value")
-    found = graph.input_of(node)
     if found is not None:
         return not isinstance(found[1], torch.Tensor) or (_has_few_numbers(value) and _has_memory(found[1]))
     if node.op[:5] != "call_" or not _may_have_few_numbers(value, _MOST_ELEMENTS_OF_CONSTANTS):

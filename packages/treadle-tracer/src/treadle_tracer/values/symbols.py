@@ -171,6 +171,11 @@ class Symbols:
         """Whether calls have shown that each is different here."""
         return place in self.dynamic.varying
 
+    @property
+    def uses_larger_sizes(self) -> bool:
+        """Whether the trace has larger sizes than the call, in place of 1."""
+        return self.dynamic.has_generalised
+
     def is_structural(self, source: Source) -> bool:
         """Whether a module at `source` is guarded by its structure, because earlier calls had different modules there."""
         return self.dynamic.is_structural(source)
@@ -298,6 +303,12 @@ class Symbols:
         if size is not None:
             return TupleItemSource(AttrSource(size[0], "shape"), size[1])
         return next((place for place, number in self._integers.items() if raw_expr(number.sym) is symbol), None)
+
+    def outside_number(self, tx: TraceContext, number: torch.SymInt) -> tuple[Source, int] | None:
+        """Where calls find a number that follows from sizes and ints, and what this call has there; None where only the graph knows it."""
+        value = SymbolicValue(None, number)
+        place = _place_of_number(tx, value)
+        return None if place is None else (place, _hint_of_number(tx, value))
 
     def _key(self, number: Any) -> Any:
         return (type(number), raw_expr(number))
