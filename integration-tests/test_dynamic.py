@@ -165,3 +165,26 @@ def test_no_generator_is_the_default_one(name):
             found.append((run(torch.ones(rows, 3)), torch.rand(1)))
         torch.testing.assert_close(*found, rtol=0, atol=0)
     assert treadle.stats().graphs <= 2 and treadle.stats().eager_graphs == ()
+
+
+@pytest.mark.parametrize("leaves_unprofitable", [True, False])
+def test_columns_of_matrices_whose_widths_change(leaves_unprofitable):
+    """The sizes stay the same and the strides do not: one graph for each of the first two layouts, and one for all others."""
+
+    def program(column):
+        grown = (column.sin() * 2 + column.cos()).exp()
+        return grown.sum(), column.view(-1, 1) * 2, column[1:], grown.cumsum(0)
+
+    fast = treadle.compile(program, options={"leave_unprofitable": leaves_unprofitable})
+    before = treadle.stats().graphs
+    for width in (*range(4, 14), 1, 2, 40):
+        mine = torch.randn(64, width, requires_grad=True)
+        theirs = mine.detach().clone().requires_grad_()
+        found, expected = fast(mine[:, width // 2]), program(theirs[:, width // 2])
+        for a, b in zip(found, expected, strict=True):
+            torch.testing.assert_close(a, b)
+            assert a.stride() == b.stride()
+        sum(part.sum() for part in found).backward()
+        sum(part.sum() for part in expected).backward()
+        torch.testing.assert_close(mine.grad, theirs.grad)
+    assert treadle.stats().graphs - before <= 4

@@ -24,6 +24,7 @@ from .output.call_changes import (
     parts_of_other_tensors,
 )
 from .source import LocalSource, Source
+from .values.cached_answers import places_that_differ
 
 if TYPE_CHECKING:
     import treadle_frame
@@ -126,6 +127,7 @@ class CodeState:
         known.modules |= {source for source, is_volatile in modules if is_volatile or replaced[source] > 1}
         # An argument soon changes again. What a module holds may have been replaced once and be constant from then on.
         self._learn_decisions(frame, missed)
+        known.varying |= places_that_differ([answer for entry in missed for answer in entry.payload.answers])
         known.inputs |= {s for s, times in exchanged.items() if times > 1 or isinstance(s, LocalSource)}
         if dynamic is not False:
             for entry in missed:
@@ -143,15 +145,16 @@ class CodeState:
             inputs=known.inputs,
             modules=known.modules,
             varying=known.varying,
+            strides=known.strides,
         )
 
     def _learn_parts(self, frame: treadle_frame.FrameInfo, missed: Sequence[Any]) -> None:
         """Learn which tensors are parts of others whose sizes change: those that are not like a part of either of two entries."""
         parts = [found for entry in missed for found in parts_of_other_tensors(entry.payload, frame).items()]
         times = Counter(source for source, _ in parts)
-        for source, dims in parts:
+        for source, dim in parts:
             if times[source] > 1:
-                self.dynamic.setdefault(source, {}).update(dims)
+                self.dynamic.strides.setdefault(source, set()).add(dim)
 
     def _learn_decisions(self, frame: treadle_frame.FrameInfo, missed: Sequence[Any]) -> None:
         """Count where this call decides differently than the entry that it goes along with the longest.

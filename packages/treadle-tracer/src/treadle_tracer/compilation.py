@@ -425,7 +425,7 @@ class Compilation:
             if payload.dynamic is not None:
                 check_size_one(None, (), payload.dynamic, self.frame)
         payload.numbers, payload.modules = result.guards.numbers, result.guards.modules
-        payload.decided = result.guards.decided
+        payload.decided, payload.answers = result.guards.decided, result.guards.answers
         payload.references = References(result.guards.weakly_held, self.frame.code, self.state)
         program = result.guards.program()
         if asks_less:

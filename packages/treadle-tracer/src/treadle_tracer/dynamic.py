@@ -28,7 +28,9 @@ class DynamicSources(dict[Source, dict[int, int]]):
     The source of a tensor maps to {dimension: the largest size it had (0: not known)}, the source of an int or float to {}.
 
     inputs               where calls had different parameters or buffers; these are inputs of the graph instead of constants
-    varying              where calls keep deciding differently on numbers of outside tensors (`decided`)
+    strides              dimensions of tensors that were parts of others of different sizes: their strides are symbols
+    varying              where calls keep deciding differently on numbers of outside tensors (`decided`), or call cached functions of other
+                         numbers each time (`values.cached_functions`)
     modules              where calls had different modules: what is found at such a source, or below one, is guarded by its structure
     generalise_size_one  a dynamic dimension of size 1 is traced with a larger size, so that the entry serves both (see `output.size_one`)
     has_generalised      set when a trace has done so
@@ -41,27 +43,32 @@ class DynamicSources(dict[Source, dict[int, int]]):
         inputs: Iterable[Source] = (),
         modules: Iterable[Source] = (),
         varying: Iterable[Place] = (),
+        strides: Mapping[Source, Iterable[int]] | None = None,
     ):
         super().__init__({source: dict(dims) for source, dims in (sizes or {}).items()})
         self.inputs = set(inputs)
         self.modules = set(modules)
         self.varying = set(varying)
+        self.strides = {source: set(dims) for source, dims in (strides or {}).items()}
         self.generalise_size_one = generalise_size_one
         self.has_generalised = False
 
     def specialising_size_one(self) -> DynamicSources:
         """The same sources; a size of 1 is a constant."""
-        return DynamicSources(self, False, self.inputs, self.modules, self.varying)
+        return self._with_sizes(self, False)
 
     def with_numbers(self, sources: Iterable[Source]) -> DynamicSources:
         """The same, and ints and floats at these sources."""
         sizes = {**self, **{source: {} for source in sources if source not in self}}
-        return DynamicSources(sizes, self.generalise_size_one, self.inputs, self.modules, self.varying)
+        return self._with_sizes(sizes, self.generalise_size_one)
 
     def without_numbers(self) -> DynamicSources:
         """The same tensors; ints and floats are constants."""
         sizes = {source: dims for source, dims in self.items() if dims}
-        return DynamicSources(sizes, self.generalise_size_one, self.inputs, self.modules, self.varying)
+        return self._with_sizes(sizes, self.generalise_size_one)
+
+    def _with_sizes(self, sizes: Mapping[Source, Mapping[int, int]], generalise_size_one: bool) -> DynamicSources:
+        return DynamicSources(sizes, generalise_size_one, self.inputs, self.modules, self.varying, self.strides)
 
     def is_structural(self, source: Source) -> bool:
         """Whether a module at this source is guarded by what it consists of, and not by its identity."""
@@ -74,7 +81,8 @@ class DynamicSources(dict[Source, dict[int, int]]):
     @property
     def size(self) -> int:
         """The number of things that are known to change; it grows with what is learnt."""
-        return len(self) + sum(map(len, self.values())) + len(self.inputs) + len(self.modules) + len(self.varying)
+        found = (*self.values(), *self.strides.values(), self.inputs, self.modules, self.varying)
+        return len(self) + sum(map(len, found))
 
     @property
     def numbers(self) -> set[Source]:
@@ -94,8 +102,7 @@ def hints_of(tensor: torch.Tensor, source: Source, known: DynamicSources, option
     that are not strided and parameters that are constants of the graph are always specialised.
     """
     may_vary = type(tensor) is torch.Tensor or known.is_input(source)
-    varies_if_seen = isinstance(tensor, torch.nn.Parameter) and is_passed(source)
-    if tensor.layout is not torch.strided or not (may_vary or varies_if_seen):
+    if not _may_be_another(tensor, source, known):
         return {}
     marks = marks_of(tensor)
     seen = known.get(source, {})
@@ -110,6 +117,25 @@ def hints_of(tensor: torch.Tensor, source: Source, known: DynamicSources, option
             found[dim] = hint
             known.has_generalised = known.has_generalised or size == 1
     return found
+
+
+def free_strides_of(tensor: torch.Tensor, source: Source, known: DynamicSources) -> tuple[int, ...]:
+    """The dimensions of an input tensor whose strides are symbols, because earlier calls had parts of tensors of other sizes."""
+    if source not in known.strides or not _may_be_another(tensor, source, known):
+        return ()
+    return tuple(d for d in sorted(known.strides[source]) if d < tensor.dim() and is_free_stride(tensor.stride(d)))
+
+
+def is_free_stride(stride: int) -> bool:
+    """Whether a stride may be a symbol. Expanded dimensions and those without gaps are layouts of their own."""
+    return stride > 1
+
+
+def _may_be_another(tensor: torch.Tensor, source: Source, known: DynamicSources) -> bool:
+    """Whether a tensor is an input of the graph whose metadata need not be constant, if it has been seen to change."""
+    is_input = type(tensor) is torch.Tensor or known.is_input(source)
+    is_given = is_input or (isinstance(tensor, torch.nn.Parameter) and is_passed(source))
+    return tensor.layout is torch.strided and is_given
 
 
 def _is_wanted(mark: Mark | None, has_changed: bool, dynamic: bool | None) -> bool:
@@ -151,11 +177,11 @@ class Chain(NamedTuple):
 StrideRule = int | Chain | None
 
 
-def stride_rules(tensor: torch.Tensor, dynamic_dims: Sequence[int]) -> tuple[StrideRule, ...]:
-    """How the strides of a tensor follow from its sizes when those of `dynamic_dims` change.
+def stride_rules(tensor: torch.Tensor, dynamic_dims: Sequence[int], free: Sequence[int] = ()) -> tuple[StrideRule, ...]:
+    """How the strides of a tensor follow from its sizes when those of `dynamic_dims` change, and the strides of the dimensions `free`.
 
     The strides of a dense tensor are a chain of extents, in any order of its dimensions. An expanded dimension has stride 0. A stride that
-    is no extent (a part of a larger tensor) is a constant if no size of a dimension within it is dynamic, and a symbol otherwise.
+    is no extent (a part of a larger tensor) is a constant if no size or stride of a dimension within it changes, and a symbol otherwise.
     """
     sizes, strides = tensor.shape, tensor.stride()
     rules: list[StrideRule] = list(strides)
@@ -165,11 +191,13 @@ def stride_rules(tensor: torch.Tensor, dynamic_dims: Sequence[int]) -> tuple[Str
         if strides[d] == 0:
             continue
         match = next((rule for extent, rule in reversed(extents) if extent == strides[d]), None)
-        if match is not None:
+        if d in free:
+            rules[d] = None
+        elif match is not None:
             rules[d] = match
         elif has_dynamic:
             rules[d] = None
-        has_dynamic = has_dynamic or d in dynamic_dims
+        has_dynamic = has_dynamic or d in dynamic_dims or d in free
         extents.append((max(sizes[d], 1) * strides[d], Chain(d)))
     return tuple(rules)
 

@@ -188,7 +188,7 @@ def why_no_tensors(
     """Why the frame surely computes with no tensor; None when it might. Looks only at arguments and names, never runs user code."""
     names = [globals_[name] for name in code.co_names if name in globals_]
     for obj in (*arguments.values(), *names, *map(_contents, closure)):
-        if _may_hold_tensors(obj, depth=3):
+        if may_hold_tensors(obj):
             return None
     text = "no argument or name of the function refers to torch, a tensor or an object that could hold one"
     return Skip(SkipKind.NO_TENSOR, text)
@@ -201,7 +201,8 @@ def _contents(cell: Any) -> Any:
         return None
 
 
-def _may_hold_tensors(obj: Any, depth: int) -> bool:
+def may_hold_tensors(obj: Any, depth: int = 3) -> bool:
+    """Whether an object is a tensor, or something may be found through it that is one."""
     if is_subtype(type(obj), ModuleType):
         return obj.__name__.partition(".")[0] == "torch"
     if any(is_subtype(type(obj), kind) for kind in _PLAIN):
@@ -210,11 +211,11 @@ def _may_hold_tensors(obj: Any, depth: int) -> bool:
         return why_not_trace_file(obj.__code__.co_filename) is None or str(obj.__module__).startswith("torch")
     if is_one_of(type(obj), _ITERATORS):
         return _may_give_tensors(obj, depth)
-    if is_one_of(type(obj), (list, tuple, set, frozenset, dict)):
+    if is_one_of(type(obj), (list, tuple, torch.Size, set, frozenset, dict)):
         if depth == 0 or len(obj) > _MAX_LOOKED_AT:
             return True
         members = [*obj, *obj.values()] if isinstance(obj, dict) else obj
-        return any(_may_hold_tensors(member, depth - 1) for member in members)
+        return any(may_hold_tensors(member, depth - 1) for member in members)
     return True
 
 
@@ -234,4 +235,4 @@ def _may_give_tensors(iterator: Any, depth: int) -> bool:
         parts = iterator.__reduce__()[1]
     except RuntimeError:  # its dict has changed
         return True
-    return any(_may_hold_tensors(part, depth) for part in parts)
+    return any(may_hold_tensors(part, depth) for part in parts)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import sys
 import traceback
 import types
@@ -455,3 +456,71 @@ def program(x):
     fast, _ = compiled(traced["program"])
     for _ in range(2):
         assert fast(t(3)).tolist() == eager["program"](t(3)).tolist() and eager["log"] == traced["log"]
+
+
+# ---- functions of numbers alone
+
+
+def spans(count, width=2):
+    found = []
+    for n in range(count):
+        found.append(math.hypot(n, width))  # which the tracer does not know
+    return found
+
+
+def nested_spans(count):
+    return [sum([math.hypot(n, k) for k in range(count)]) for n in range(count)]
+
+
+def told(text, *numbers, **named):
+    return math.hypot(len(text), sum(numbers)) + sum(named.values())
+
+
+def raising(count):
+    raise ValueError(math.hypot(count, 1))
+
+
+def caught(x):
+    try:
+        return x * raising(x.shape[0])
+    except ValueError as error:
+        return x * error.args[0]
+
+
+PLAIN = {
+    "a loop": lambda x: (x + 1) * sum(spans(5)),
+    "nested calls": lambda x: (x + 1) * sum(nested_spans(4)),
+    "sizes": lambda x: (x + 1) * sum(spans(x.shape[0], width=x.shape[1])),
+    "containers": lambda x: (x + 1) * told("text", 1, 2.0, a=3, b=x.shape[0]),
+    "in a handler": caught,
+}
+
+
+@pytest.mark.parametrize("name", PLAIN)
+def test_functions_of_numbers_run_in_python_as_a_whole(name):
+    """They are not compiled when Python calls them, and so not split either: there is one break, however often they would break."""
+    program = PLAIN[name]
+    fast, recorder = compiled(program)
+    for rows in (3, 4, 5, 6):
+        assert torch.equal(fast(t(rows, 2)), program(t(rows, 2)))
+    assert len(recorder.graphs) <= 4 and not recorder.skips
+    assert len(recorder.breaks) <= 3
+
+
+def test_what_may_hold_tensors_is_split():
+    class Holder:
+        def __init__(self, x):
+            self.x = x
+
+    def held(holder, y):
+        y = y + holder.x
+        stop(1)
+        return y * holder.x
+
+    def program(x):
+        return held(Holder(x), x * 2) + 1
+
+    fast, recorder = compiled(program)
+    assert torch.equal(fast(t(3)), program(t(3)))
+    said()
+    assert [len(list(graph.graph.nodes)) > 3 for graph in recorder.graphs] == [True, True]

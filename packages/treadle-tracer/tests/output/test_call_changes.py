@@ -38,13 +38,14 @@ def test_parts_of_other_tensors():
         info = SimpleNamespace(locals={"x": x}, globals={}, builtins={}, closure=None)
         return parts_of_other_tensors(payload, info)
 
-    assert found(torch.ones(2, 3, 7)[:, :, 3:]) == {LocalSource("x"): {2: 4}}
-    assert found(torch.ones(2, 8, 9)[:, :3, 5:]) == {LocalSource("x"): {1: 3}}  # the outermost stride alone
+    assert found(torch.ones(2, 3, 7)[:, :, 3:]) == {LocalSource("x"): 1}
+    assert found(torch.ones(2, 8, 9)[:, :3, 5:]) == {LocalSource("x"): 0}  # the outermost stride alone
     assert found(torch.ones(2, 3, 9)[:, :, :4]) == {}  # the same
     assert found(torch.ones(2, 3, 9)) == {}  # other sizes
-    assert found(torch.ones(2, 4, 7)[:, :, 3:].transpose(1, 2)[:, :, :3].transpose(1, 2)) == {LocalSource("x"): {2: 4}}
+    assert found(torch.ones(2, 4, 7)[:, :, 3:].transpose(1, 2)[:, :, :3].transpose(1, 2)) == {LocalSource("x"): 1}
     assert found(torch.ones(2, 4, 3).transpose(1, 2)) == {}  # another order
-    assert found(torch.ones(2, 3, 8)[:, :, ::2]) == {}  # nothing lies inside of the stride that differs
+    assert found(torch.ones(2, 3, 8)[:, :, ::2]) == {LocalSource("x"): 2}
+    assert found(torch.ones(2, 3, 1).expand(2, 3, 4)) == {}  # a stride of 0
 
 
 def test_changed_dimensions_of_a_missed_call():

@@ -113,7 +113,7 @@ def gen_arg(x, g):
     return [x + i for i in g]
 
 
-@case(t(3), lambda: iter([1, 2, 3]), breaks=("builtin-method",))
+@case(t(3), lambda: iter([1, 2, 3]))
 def iter_arg(x, it):
     a = next(it)
     return x + a, it

@@ -143,3 +143,154 @@ def test_a_full_cache_drops_what_it_drops_in_eager(size):
     for _ in range(3):
         assert torch.equal(run(torch.zeros(2)), eager(torch.zeros(2)))
         assert calls == expected_calls
+
+
+# ---- answers that keep differing
+
+
+@functools.lru_cache(None)
+def _table(n):
+    return torch.arange(float(n)).sqrt()
+
+
+@functools.lru_cache(None)
+def _tensor_of_fixed_size(n):
+    return torch.full((3,), float(n))
+
+
+class _Positions:
+    def __init__(self):
+        self.rows = functools.lru_cache(None)(self._rows)
+
+    def _rows(self, n):
+        return torch.arange(float(n)) * SCALE
+
+    def __call__(self, x):
+        return x * self.rows(x.shape[0]) + 1
+
+
+def _of_a_size(x):
+    return (x.sin() + _table(x.shape[0])).relu().sum() + x.shape[0]
+
+
+def _inside_a_call(x):
+    return _of_a_size(x * 2) - x
+
+
+def _in_a_loop(x):
+    for size in (x.shape[0], x.shape[0] + 1):
+        x = (x + _table(size)[: x.shape[0]]).cos()
+    return x
+
+
+def _of_a_number(x):
+    return x + _scaled(x.shape[0]) * 2
+
+
+def _twice(x):
+    first, second = _table(x.shape[0]), _table(x.shape[0])
+    return x * first, first is second
+
+
+def _under_a_handler(x):
+    try:
+        return x + _halves((x.shape[0], SCALE), SCALE)[2] + _table(x.shape[0])
+    except ValueError as error:
+        return x.sum(), str(error)
+
+
+_DIFFERING = [_of_a_size, _inside_a_call, _in_a_loop, _of_a_number, _twice, _under_a_handler, _Positions().__call__]
+
+
+@pytest.mark.parametrize("program", _DIFFERING)
+def test_answers_that_keep_differing_break_the_graph(program):
+    """After a few sizes there is a break at the call, and no other size is compiled again."""
+    _table.cache_clear()
+    run, recorder = compiled(program)
+    graphs = 0
+    for rows in range(2, 28):
+        x = torch.arange(float(rows))
+        assert _same(run(x), program(x))
+        if rows == 16:
+            graphs = len(recorder.graphs)
+    assert len(recorder.graphs) == graphs <= 12
+    assert not recorder.skips
+
+
+def _same(found, expected):
+    if isinstance(expected, torch.Tensor):
+        return torch.equal(found, expected)
+    if isinstance(expected, tuple):
+        return len(found) == len(expected) and all(map(_same, found, expected))
+    return found == expected
+
+
+def test_the_same_object_comes_out_of_the_cache_behind_a_break():
+    def program(x):
+        found = _tensor_of_fixed_size(x.shape[0])
+        return found, x.sum() + found
+
+    run, _ = compiled(program)
+    for rows in (*range(2, 14), *range(2, 14)):
+        found, _ = run(torch.ones(rows))
+        assert found is _tensor_of_fixed_size(rows)
+
+
+def test_what_the_program_writes_to_a_result_stays_in_the_cache():
+    @functools.lru_cache(None)
+    def buffer(n):
+        return torch.zeros(n)
+
+    def program(x):
+        found = buffer(x.shape[0])
+        found += x
+        return found * 2
+
+    run, _ = compiled(program)
+    for rows in (*range(2, 12), *range(2, 12)):
+        run(torch.ones(rows))
+    assert all(torch.equal(buffer(rows), torch.full((rows,), 2.0)) for rows in range(2, 12))
+
+
+def test_a_cache_that_is_cleared_breaks_the_graph():
+    state = [1]
+
+    @functools.lru_cache(None)
+    def made(n):
+        return torch.full((n,), float(state[0]))
+
+    def program(x):
+        return x.cos() + made(3)
+
+    run, recorder = compiled(program)
+    for turn in range(20):
+        state[0] = turn
+        made.cache_clear()
+        assert torch.equal(run(torch.zeros(3)), program(torch.zeros(3)))
+    assert not recorder.skips and len(recorder.graphs) <= 8
+
+
+def test_a_few_answers_have_graphs_of_their_own():
+    _table.cache_clear()
+    run, recorder = compiled(_of_a_size)
+    for rows in (4, 7, 9, 4, 7, 9, 7):
+        run(torch.ones(rows))
+    assert not recorder.breaks and len(recorder.graphs) == 3
+
+
+def test_one_graph_is_made_for_each_answer_where_nothing_may_break():
+    run, recorder = compiled(_of_a_size, fullgraph=True)
+    for rows in range(2, 8):
+        assert torch.equal(run(torch.ones(rows)), _of_a_size(torch.ones(rows)))
+    assert not recorder.breaks and len(recorder.graphs) == 6
+
+
+def test_constants_of_different_paths_do_not_count():
+    def program(x, kind):
+        return x + _table(kind)
+
+    run, recorder = compiled(program, dynamic=False)
+    for kind in (1, 2, 3, 4, 5):
+        run(torch.ones(1), kind)
+        program(torch.ones(1), kind)
+    assert not recorder.breaks

@@ -97,3 +97,84 @@ def test_what_eager_refuses():
         refused(torch.ones(3))
     with pytest.raises((TypeError, RuntimeError)):
         run(torch.ones(3))
+
+
+# ---- numbers of buffers
+
+
+class Padded(torch.nn.Module):
+    """As EnCodec's convolutions: how much to pad is computed from buffers and the length."""
+
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("stride", torch.tensor(2))
+        self.register_buffer("kernel", torch.tensor(5))
+        self.conv = torch.nn.Conv1d(1, 1, 5, 2)
+
+    def forward(self, x):
+        length = x.shape[-1]
+        total = self.kernel - self.stride
+        frames = torch.ceil((length - self.kernel + total) / self.stride + 1).to(torch.int64) - 1
+        extra = frames * self.stride + self.kernel - total - length
+        return self.conv(torch.nn.functional.pad(x, (max(total, extra), extra)))
+
+
+class Twice(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.parts = torch.nn.ModuleList([Padded(), Padded()])
+
+    def forward(self, x):
+        for part in self.parts:
+            x = part(x).relu()
+        return x
+
+
+def test_sizes_that_follow_from_buffers_are_one_graph():
+    module = Twice()
+    run, recorder = compiled(module.forward, decide_on_inputs=True)
+    for length in (20, 20, 20):
+        x = torch.randn(1, 1, length)
+        torch.testing.assert_close(run(x), module(x))
+    assert len(recorder.graphs) == 1 and not recorder.breaks
+
+
+def test_buffers_that_change():
+    module = Padded()
+    run, recorder = compiled(module.forward, decide_on_inputs=True)
+    for kernel in (5, 6, 5, 7, 8, 9, 10, 11, 12, 13, 14, 15):
+        module.kernel.fill_(kernel)
+        x = torch.randn(1, 1, 20)
+        torch.testing.assert_close(run(x), module(x))
+    assert len(recorder.graphs) <= 6
+
+
+def test_a_buffer_that_the_program_writes_to():
+    class Counting(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.register_buffer("count", torch.tensor(0))
+
+        def forward(self, x):
+            self.count += 1
+            return torch.nn.functional.pad(x, (self.count, 0)).cumsum(0), x.narrow(0, self.count - 1, 2)
+
+    mine, theirs = Counting(), Counting()
+    run, recorder = compiled(mine.forward, decide_on_inputs=True)
+    for _ in range(9):
+        x = torch.randn(12)
+        for found, expected in zip(run(x), theirs(x), strict=True):
+            torch.testing.assert_close(found, expected)
+    assert mine.count == theirs.count == 9 and len(recorder.graphs) <= 6
+    with pytest.raises(IndexError):
+        for _ in range(4):
+            run(torch.randn(3))
+
+
+def test_another_module_with_other_buffers():
+    one, other = Padded(), Padded()
+    other.kernel.fill_(9)
+    run, _ = compiled(lambda module, x: module(x), decide_on_inputs=True)
+    for module in (one, other, one, other, Padded(), other):
+        x = torch.randn(1, 1, 20)
+        torch.testing.assert_close(run(module, x), module(x))

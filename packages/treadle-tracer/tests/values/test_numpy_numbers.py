@@ -126,3 +126,25 @@ def test_ints_are_compared_and_divided_as_floats():
     for n, x in ((1, 2.0), (3, 3.0), (2**53 + 1, 2.0**53), (2**53 + 3, 2.0**53 + 4), (2**62 + 1, 2.0**62), (4, 4.5)):
         given = np.int64(n), np.float64(x)
         assert _look(run_compiled(*given)) == _look(run(*given))
+
+
+def test_slices_between_numbers_of_numpy():
+    def program(x, start, stop):
+        array = x.numpy()
+        return x[start:stop] * 2, x[..., start:], array[start:stop] + 1, array[:stop:start]
+
+    run, recorder = compiled(program)
+    for start, stop in ((np.int64(1), np.int64(3)), (np.int32(2), np.uint8(4)), (np.int64(1), np.int64(4))):
+        found, expected = run(torch.arange(8.0), start, stop), program(torch.arange(8.0), start, stop)
+        assert [list(part) for part in found] == [list(part) for part in expected]
+    assert not recorder.breaks
+
+
+def test_a_slice_between_numbers_of_numpy_is_stored_to():
+    def program(x, start):
+        x[start : start + np.int64(2)] = 5
+        return x
+
+    run, _ = compiled(program)
+    for start in (np.int64(1), np.int64(3), np.int64(2)):
+        assert torch.equal(run(torch.arange(8.0), start), program(torch.arange(8.0), start))

@@ -162,3 +162,33 @@ def test_another_bit_generator():
             old, same = np.random.RandomState(kind(3)), np.random.RandomState(kind(3))
             assert torch.equal(run(torch.ones(2), old), program(torch.ones(2), same))
             assert old.random() == same.random()
+
+
+def _masked_spans(shape, probability, length, lengths=None):
+    """As in wav2vec2: how many numbers are drawn follows from a number drawn before."""
+    rows, columns = shape
+    epsilon = np.random.rand(1).item()
+    mask = np.zeros((rows, columns), dtype=bool)
+    for row in range(rows):
+        count = max(int(probability * columns / length + epsilon), 1)
+        starts = np.random.choice(np.arange(columns - length + 1), count, replace=False)
+        for start in starts:
+            mask[row, start : start + length] = True
+    return mask
+
+
+def test_a_function_of_numbers_that_draws_is_one_break():
+    def program(x):
+        x = torch.relu(x) * 2
+        mask = torch.tensor(_masked_spans(x.shape, 0.4, 2))
+        return torch.where(mask, 0.0, x) + 1
+
+    run, said = compiled(program)
+    for seed in range(6):
+        for rows in (3, 5):
+            x = torch.randn(rows, 8)
+            np.random.seed(seed)
+            found = run(x), np.random.rand()
+            np.random.seed(seed)
+            assert torch.equal(found[0], program(x)) and found[1] == np.random.rand()
+    assert len(said.graphs) <= 4 and len(said.breaks) <= 2 and not said.skips

@@ -636,3 +636,55 @@ def test_what_follows_from_constants_alone_may_be_large():
         return x * 2 if (mask.flatten() < 0).any().item() else x * 3
 
     assert run(padded, [lambda: (torch.arange(4.0),)] * 2) == (1, [])
+
+
+# ---- sizes among what is decided on
+
+
+def _limited(x, limit):
+    if x.shape[0] > limit * 2:
+        return x.sum() * 2
+    return x.cumsum(0) + limit
+
+
+def _of_later_sizes(x, limit):
+    y = torch.cat([x, x[1:]])
+    return y * 2 if y.shape[0] - limit < 9 else y.sum()
+
+
+def _of_a_computed_size(x, limit):
+    frames = torch.ceil((x.shape[0] - limit) / 3).to(torch.int64)
+    if frames > 3:
+        x = x + 1
+    return x.narrow(0, 0, min(2, x.shape[0])) * frames
+
+
+def _written_before(x, limit):
+    limit += x.shape[0]
+    if limit > 20:
+        return x * 2, limit
+    return x.sum(), limit
+
+
+@pytest.mark.parametrize("program", [_limited, _of_later_sizes, _of_a_computed_size, _written_before])
+@pytest.mark.parametrize("limits", [(3,), (3, 5), (2, 3, 4, 5, 6)])
+def test_decisions_on_sizes_that_vary(program, limits):
+    run, recorder = compiled(program, decide_on_inputs=True)
+    for turn, rows in enumerate((4, 5, 6, 7, 8, 9, 1, 12, 2, 13, 1, 30, 6, 7, 3)):
+        limit = limits[turn % len(limits)]
+        mine, theirs = torch.tensor(limit), torch.tensor(limit)
+        x = torch.arange(float(rows)).sin()
+        found, expected = run(x, mine), program(x, theirs)
+        for a, b in zip(found, expected, strict=True) if isinstance(expected, tuple) else [(found, expected)]:
+            assert a.shape == b.shape
+            torch.testing.assert_close(a, b)
+        assert mine == theirs
+    assert not recorder.skips
+
+
+def test_a_decision_on_sizes_serves_all_that_decide_alike():
+    run, recorder = compiled(_limited, decide_on_inputs=True)
+    limit = torch.tensor(50)
+    for rows in range(2, 40):
+        torch.testing.assert_close(run(torch.ones(rows), limit), _limited(torch.ones(rows), limit))
+    assert len(recorder.graphs) == 2 and not recorder.breaks

@@ -10,7 +10,7 @@ import torch
 
 from ..by_identity import is_one_of
 from ..class_facts import is_class, mro_of, namespace_of, own_dict, own_item
-from ..dynamic import strides_by
+from ..dynamic import is_free_stride, strides_by
 from ..source import ClosureSource, LocalSource, Path, Source
 from ..values.class_lookup import find_in_mro
 from ..values.constants import is_trusted_function
@@ -47,13 +47,13 @@ def changed_dimensions(payload: Payload, frame: Any) -> dict[Source, dict[int, i
     return found
 
 
-def parts_of_other_tensors(payload: Payload, frame: Any) -> dict[Source, dict[int, int]]:
-    """Where this call has a part of a tensor of other sizes: source -> {dimension: its size}.
+def parts_of_other_tensors(payload: Payload, frame: Any) -> dict[Source, int]:
+    """Where this call has a part of a tensor of other sizes: source -> the dimension of the smallest stride that differs.
 
-    The sizes are the entry's and the strides are not, in the same order: `y[:, :, -4:]` of a longer `y`. Strides outside of a dimension
-    that is dynamic may be any (`dynamic.stride_rules`): that is the one next to the smallest stride that differs.
+    The sizes are the entry's and the strides are not, in the same order: `y[:, :, -4:]` of a longer `y`, `y[:, 0]` of a wider one. The
+    strides of the dimensions outside of that one may change with it (`dynamic.stride_rules`).
     """
-    found: dict[Source, dict[int, int]] = {}
+    found: dict[Source, int] = {}
     for guard in payload.tensors:
         tensor = follow(guard.source.path, frame)
         is_alike = type(tensor) is guard.kind and guard.identity is None and guard.strides is not None
@@ -61,12 +61,11 @@ def parts_of_other_tensors(payload: Payload, frame: Any) -> dict[Source, dict[in
             continue
         sizes, strides = tensor.shape, tensor.stride()
         expected = guard.strides if guard.rules is None else strides_by(guard.rules, sizes, strides.__getitem__)
-        differing = [mine for mine, theirs in zip(strides, expected, strict=True) if mine != theirs]
+        differing = [d for d, (mine, theirs) in enumerate(zip(strides, expected, strict=True)) if mine != theirs]
         if differing and _order(strides) == _order(guard.strides):
-            inner = [d for d, size in enumerate(sizes) if size > 1 and 0 < strides[d] < min(differing)]
-            if inner:
-                dim = max(inner, key=strides.__getitem__)
-                found[guard.source] = {dim: sizes[dim]}
+            dim = min(differing, key=lambda d: (strides[d], sizes[d] != 1, -d))
+            if is_free_stride(strides[dim]):
+                found[guard.source] = dim
     return found
 
 

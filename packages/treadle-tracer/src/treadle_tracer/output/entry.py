@@ -17,6 +17,7 @@ from ..bytecode import CodeModel
 from ..decided import Decided
 from ..errors import Unsupported
 from ..values.base import settled
+from ..values.cached_answers import CachedAnswer
 from .deferred_asserts import asserts_of, raising_as_program, raising_typed
 from .deoptimise import Deoptimisation, emit_deoptimisation, may_run_again
 from .dropped import check_dropped_generators
@@ -53,6 +54,7 @@ class Payload:
     dynamic       the dynamic sizes, ints and floats; None when there are none
     inputs        where the inputs of the graph come from
     decided       what the trace has decided on numbers of outside tensors
+    answers       what the trace relies on cached functions answering
     profit        what a run of the graph saves against eager, in calls of operators (`profitability`); None if that is not known
     inlined       the codes of the functions that the trace has called in place; kept where `profit` is estimated
     goes_on       continuations follow
@@ -71,6 +73,7 @@ class Payload:
     dynamic: DynamicNumbers | None = None
     inputs: tuple[Source, ...] = ()
     decided: Decided = field(default_factory=Decided)
+    answers: tuple[CachedAnswer, ...] = ()
     profit: float | None = 0.0
     grad_mode: bool | None = None
     inlined: tuple[weakref.ref[CodeType], ...] = ()
@@ -194,7 +197,7 @@ def finish_entry(
     program = result.guards.program()
     if payload.dynamic is not None:
         program = size_program(program.checks, payload.dynamic)
-    payload.decided = result.guards.decided
+    payload.decided, payload.answers = result.guards.decided, result.guards.answers
     payload.guards = tuple(guard.reason for guard in result.guards)
     payload.numbers, payload.modules = result.guards.numbers, result.guards.modules
     fast_path = None

@@ -21,6 +21,7 @@ from ..dynamic import SizesGuard, StrideRule, is_small_integer, stride_rules
 from ..errors import InternalError
 from ..guard_callables import GuardCallable
 from ..source import AliasSource, ApplySource, AttrSource, ConstSource, Path, Source, TupleItemSource
+from ..values.cached_answers import CachedAnswer
 from ..values.class_lookup import class_may_change, find_in_mro, instance_may_change_class, is_descriptor
 from ..weakly import is_referred_to_weakly, parts_of, reference_to
 from . import tensor_check
@@ -54,10 +55,17 @@ class TensorGuard:
     requires_grad: bool
 
     @classmethod
-    def of(cls, source: Source, tensor: torch.Tensor, dims: tuple[int, ...], by_identity: bool) -> TensorGuard:
+    def of(
+        cls,
+        source: Source,
+        tensor: torch.Tensor,
+        dims: tuple[int, ...],
+        by_identity: bool,
+        free_strides: tuple[int, ...] = (),
+    ) -> TensorGuard:
         """The metadata of `tensor`."""
         strides = tuple(tensor.stride()) if tensor.layout is torch.strided else None
-        rules = stride_rules(tensor, dims) if dims else None
+        rules = stride_rules(tensor, dims, free_strides) if dims or free_strides else None
         kept = (tensor.dtype, tensor.device, tensor.layout, strides, rules, tensor.requires_grad)
         identity = tensor if by_identity else None
         return cls(source, tuple(tensor.shape), dims, identity, type(tensor), *kept)
@@ -205,10 +213,12 @@ class GuardSet:
         dynamic_dims: Iterable[int] = (),
         reason: str = "",
         by_identity: bool = False,
+        free_strides: tuple[int, ...] = (),
     ) -> None:
         """Rely on the metadata of a tensor; with `by_identity` also on its identity, because the graph has it as an attribute.
 
-        Sizes and strides of `dynamic_dims` are not specialised; `add_sizes` guards what the trace decides about them.
+        Sizes and strides of `dynamic_dims` and the strides of `free_strides` are not specialised; `add_sizes` guards what the trace
+        decides about them.
         A tensor at two sources is guarded to be one object.
         """
         if source in self._tensors:
@@ -220,10 +230,10 @@ class GuardSet:
         elif first is not source:
             self.add(source, "same_object", first)
         dims = tuple(sorted({d % tensor.dim() for d in dynamic_dims})) if tensor.dim() else ()
-        self._tensors[source] = TensorGuard.of(source, tensor, dims, by_identity)
+        self._tensors[source] = TensorGuard.of(source, tensor, dims, by_identity, free_strides)
         if first is not source:
             return
-        for accessors, op, arg, text in tensor_check.checks(tensor, dims):
+        for accessors, op, arg, text in tensor_check.checks(tensor, dims, free_strides):
             guarded = _Derived(source, accessors) if accessors else source
             self.add(guarded, op, arg, reason or f"{source.text}: {text}")
 
@@ -288,6 +298,16 @@ class GuardSet:
         )
 
     @property
+    def answers(self) -> tuple[CachedAnswer, ...]:
+        """What the trace relies on cached functions answering."""
+        pairs = (guard.arg for guard in self._guards.values() if guard.op == "call_many")
+        return tuple(pair[0] for pair in pairs if type(pair[0]) is CachedAnswer)
+
+    def callables_at(self, source: Source) -> list[Any]:
+        """The tests that relate what is at `source` to other objects."""
+        return [self._guards[key].arg[0] for key in self._ops.get(source, {}).get("call_many", ())]
+
+    @property
     def has_integers(self) -> bool:
         """Whether some int or float outside has a symbol."""
         return bool(self._integers)
@@ -297,7 +317,7 @@ class GuardSet:
         places: dict[str, Source] = dict(self._integers)
         owners: dict[str, Source] = {}
         for tensor in self.tensors:
-            if not tensor.dynamic_dims:
+            if tensor.rules is None:
                 continue
             text = tensor.source.text
             if owners.setdefault(text, tensor.source) != tensor.source:

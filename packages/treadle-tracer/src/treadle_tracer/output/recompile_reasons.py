@@ -5,7 +5,7 @@ This runs only when a call misses, so it may be slow.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -78,7 +78,8 @@ def _differences(payload: Payload, checks: Sequence[Any], frame: Any, dynamic: D
         owner = next((tensors[key] for key in keys if key in tensors), None)
         found: list[str] = []
         if owner is not None and owner.identity is None and not kind.on_numbers:
-            found = _tensor_differences(owner, frame, dynamic.get(owner.source, {}))
+            strides = dynamic.strides.get(owner.source, ())
+            found = _tensor_differences(owner, frame, dynamic.get(owner.source, {}), strides)
         numbers_of = payload.dynamic
         if not found and numbers_of is not None and (check.op == "native_tensor" or numbers_of.is_guarded_by(check)):
             found = _broken_decisions(numbers_of, frame)
@@ -104,7 +105,9 @@ def _from_now_on(is_dynamic: bool) -> str:
 # ---- tensors
 
 
-def _tensor_differences(guard: TensorGuard, frame: Any, dynamic: Mapping[int, Any]) -> list[str]:
+def _tensor_differences(
+    guard: TensorGuard, frame: Any, dynamic: Mapping[int, Any], free_strides: Collection[int]
+) -> list[str]:
     """The first that differs: type, dtype, device, layout, rank; sizes; strides and requires_grad."""
     text, found = guard.source.text, follow(guard.source.path, frame)
     if type(found) is not guard.kind:
@@ -124,8 +127,7 @@ def _tensor_differences(guard: TensorGuard, frame: Any, dynamic: Mapping[int, An
     empty = [
         f"{text}.size()[{dim}] is 0, which is compiled on its own" for dim in guard.dynamic_dims if not found.shape[dim]
     ]
-    is_part = any(dim not in guard.dynamic_dims for dim in dynamic)  # of a tensor whose size changes
-    return empty or _other_differences(guard, found, _from_now_on(is_part))
+    return empty or _other_differences(guard, found, _from_now_on(bool(free_strides)))
 
 
 def _other_differences(guard: TensorGuard, found: torch.Tensor, more: str) -> list[str]:

@@ -35,7 +35,7 @@ def size_program(
         path_key(source.path): _range(dynamic, position, any_size_one)
         for position, source in enumerate(dynamic.sources)
     }
-    # Making keys is the largest cost here, and most tensors have no dynamic size: compare the lengths of their paths first.
+    # Making keys is the largest cost here, and most tensors have no dynamic number: compare the lengths of their paths first.
     tensors = {path_key(source.path[:-2]) for source in dynamic.sources}
     lengths = {len(source.path) - 2 for source in dynamic.sources}
     checked: set[Any] = set()
@@ -49,7 +49,7 @@ def size_program(
             dims = range(_rank(check.arg))
             sizes = [path_key((*check.path, ("attr", "shape"), ("tuple_item", dim))) for dim in dims]
             strides = [path_key((*check.path, ("apply", torch.Tensor.stride), ("tuple_item", dim))) for dim in dims]
-            if any(path in ranges for path in sizes):
+            if any(path in ranges for path in (*sizes, *strides)):
                 check = with_ranges(check, [ranges.get(path) for path in sizes], [ranges.get(path) for path in strides])
                 kept[-1] = check
                 checked.update(sizes, strides)

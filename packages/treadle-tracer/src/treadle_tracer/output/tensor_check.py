@@ -22,12 +22,14 @@ from .tensor_image import image_of
 TensorCheck = tuple[Path, str, Any, str]  # accessors after the tensor's own source, op, argument, text
 
 
-def checks(tensor: torch.Tensor, dynamic_dims: tuple[int, ...] = ()) -> list[TensorCheck]:
+def checks(
+    tensor: torch.Tensor, dynamic_dims: tuple[int, ...] = (), free_strides: tuple[int, ...] = ()
+) -> list[TensorCheck]:
     """The checks that recognise a tensor of the same metadata.
 
     Sizes of `dynamic_dims` may be anything but 0 (`dynamic.SizesGuard` checks more), and strides follow `dynamic.stride_rules`.
     """
-    rules = stride_rules(tensor, dynamic_dims) if dynamic_dims else None
+    rules = stride_rules(tensor, dynamic_dims, free_strides) if dynamic_dims or free_strides else None
     sizes = tuple(None if d in dynamic_dims else int(s) for d, s in enumerate(tensor.shape))
     found = [_metadata_check(tensor, sizes, rules)]
     if rules is not None and found[0][1] != "native_tensor":

@@ -9,12 +9,18 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence, Set
 from types import CodeType
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 
-from treadle_tracer.skips import why_not_trace
+from treadle_tracer.skips import Skip, may_hold_tensors, why_no_tensors, why_not_trace
+from treadle_tracer.values.base import LazyValue, settled
+from treadle_tracer.values.mappings import DictValue
+from treadle_tracer.values.numpy_numbers import NumpyNumber
+from treadle_tracer.values.sequences import ListValue, TupleValue
 from treadle_tracer.values.tail_calls import TAIL_CALLS
+from treadle_tracer.values.tensor import SymbolicValue
+from treadle_tracer.values.value import Value
 
 # Deeper calls are left before the first one: each frame that is left inside costs a function call at every break.
 _MOST_FRAMES = 40
@@ -26,6 +32,8 @@ class Leavable(Protocol):
     """What is asked of a frame: see `trace.frame`."""
 
     function_code: CodeType
+    globals: dict[str, Any]
+    arguments: tuple[Value, ...] | None
 
     def break_step(self) -> int:
         """The step before which to leave the frame."""
@@ -49,9 +57,33 @@ def why_not_left_inside(frame: Leavable) -> str | None:
     """Why the frame of a called function cannot go on in a continuation."""
     if frame.function_code.co_filename == _CONTEXTS:
         return None
-    # A library's function is split no more than it is compiled when Python calls it: steps of optimizers, hooks of modules.
-    skip = why_not_trace(frame.function_code)
+    # A function is split no more than it is compiled when Python calls it: steps of optimizers, hooks of modules, and what computes with
+    # numbers alone, which may break at each turn of a loop.
+    skip = why_not_trace(frame.function_code) or _why_no_tensors(frame)
     return None if skip is None else skip.text
+
+
+def _why_no_tensors(frame: Leavable) -> Skip | None:
+    """Why the frame surely computes with no tensor; None when it might."""
+    code = frame.function_code
+    if frame.arguments is None or code.co_freevars or not all(map(_is_plain, frame.arguments)):
+        return None
+    return why_no_tensors(code, {}, frame.globals, ())
+
+
+def _is_plain(value: Value) -> bool:
+    """Whether no tensor can be found through a value. Nothing is guarded."""
+    value = settled(value)
+    if isinstance(value, LazyValue):
+        return not may_hold_tensors(value.obj)
+    obj = getattr(value, "obj", None)
+    if obj is not None or value.is_constant():
+        return not may_hold_tensors(value.constant() if obj is None else obj)
+    if type(value) in (ListValue, TupleValue):
+        return all(map(_is_plain, value.items))
+    if isinstance(value, DictValue):
+        return all(_is_plain(item) for pair in value.entries.values() for item in pair)
+    return isinstance(value, (SymbolicValue, NumpyNumber))
 
 
 def _called_directly(count: int, loops: Set[CodeType]) -> list[bool]:

@@ -37,6 +37,7 @@ class Frame:
     """One function being evaluated.
 
     function  what has been called; None in the root frame
+    arguments what it has been called with; None where that is not asked
     began     the number of instructions that the trace had evaluated before, in all frames
     step      the number of the present instruction among those
     """
@@ -52,6 +53,7 @@ class Frame:
         self.cell_names = frozenset((*program.model.cellvars, *program.model.freevars))
         self.stack: list[Value] = []
         self.function: FunctionValue | None = None
+        self.arguments: tuple[Value, ...] | None = None
         self.pc = 0
         self.at = 0
         self.began = tx.step

@@ -14,7 +14,7 @@ from treadle_shapes import UnbackedError
 from treadle_tracer.bytecode import CodeModel, read
 from treadle_tracer.class_facts import name_of
 from treadle_tracer.errors import BreakReached, InternalError, Unsupported, without_frames
-from treadle_tracer.output.continuations import is_continuation, original_of
+from treadle_tracer.output.continuations import is_continuation, original_of, starts_in_loop
 from treadle_tracer.room import room_to_recurse
 from treadle_tracer.source import CellContentsSource, ClosureCellSource, ClosureSource, LocalSource, Source
 from treadle_tracer.trace.bind import bind_arguments
@@ -61,7 +61,7 @@ def inline_call(tx: Tracer, function: FunctionValue, args: list[Value], kwargs: 
     tx.inlined[id(code)] = code
     frame = Frame(tx, program_of(code), code, function.globals)
     frame.function = function
-    frame.locals = bound
+    frame.locals, frame.arguments = bound, tuple(bound.values())
     frame.cells = dict(zip(code.co_freevars, function.closure, strict=True))
     for name in frame.program.cells_passed:
         passed = bound.get(name)
@@ -218,6 +218,7 @@ def _root_frame(tx: Tracer, frame: treadle_frame.FrameInfo, model: CodeModel, st
         raise Unsupported("generator", f"{model.qualname} is a generator or coroutine")
     root = RootFrame(tx, program_of(frame.code), frame.code, frame.globals, stop_at=stop_at)
     root.shows_itself = not is_continuation(frame.code)
+    tx.unrolls_outside_iterators = not starts_in_loop(frame.code)
     if not root.shows_itself:
         root.frames_between = 1  # the replacement of the function has called it
     elif original_of(frame.code) is not frame.code:

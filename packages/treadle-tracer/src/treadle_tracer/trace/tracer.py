@@ -150,6 +150,7 @@ class Tracer:
         self.weak_references: list[WeakReference] = []
         self.numpy_flags: list[array_warnings.Flag] = []
         self.caller_handles = caller_handles
+        self.unrolls_outside_iterators = True
         self.protected = 0
         self.was_told_of_compiling = False
         self.was_protected = False
@@ -337,9 +338,10 @@ class Tracer:
         static = static or (isinstance(obj, torch.nn.Parameter) and not is_passed(source))
         static = static and not self.symbols.dynamic.is_input(source)
         dims = () if static else self.symbols.dynamic_dims(source, obj)
-        self.guards.add_tensor(source, obj, dims, by_identity=static)
+        free = () if static else self.symbols.free_strides(source, obj)
+        self.guards.add_tensor(source, obj, dims, by_identity=static, free_strides=free)
         with outside_transforms(), self.contexts.while_making_fakes():
-            fake = self.symbols.fake_like(source, obj, dims)
+            fake = self.symbols.fake_like(source, obj, dims, free)
         made = TensorValue(None, fake, obj, source, static)
         self._fakes[id(fake)] = made
         return made

@@ -3,7 +3,8 @@
 Of constants they are asked while tracing, and again by a guard, so the cache is the one that the program has. A function that the cache
 has no answer of runs while the call is traced, but only where that is no other moment to it than in eager: where nothing has been printed,
 written or drawn before. Of numbers that are not known yet they are evaluated in place where that cannot be told from finding the answer
-in the cache: the function only computes from its arguments, and nobody changes what it gives. Otherwise the numbers become constants.
+in the cache: the function only computes from its arguments, and nobody changes what it gives. Otherwise the numbers become constants, and
+each of the first few has a graph; behind them, the graph breaks at the call.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from treadle_tracer.values.class_lookup import lookup
 from treadle_tracer.values.constants import is_constant_object, is_trusted_name
 from treadle_tracer.values.graph_functions import goes_into_graph
 from treadle_tracer.values.mappings import DictValue
+from treadle_tracer.values.outside_decisions import place_of_decision
 from treadle_tracer.values.sequences import ListValue, TupleValue
 from treadle_tracer.values.tensor import SymbolicValue
 from treadle_tracer.values.value import Value
@@ -35,12 +37,18 @@ def call_cached(tx: TraceContext, cached: ConcreteValue, args: list[Value], kwar
     """A call of `cached`, whose object is a function under `functools.lru_cache`."""
     if tx.class_writes:
         raise Unsupported("class-store", f"{cached.describe()}, whose results are cached, after a class was changed")
-    if any(map(_has_symbols, (*args, *kwargs.values()))) and _only_computes(cached.obj.__wrapped__, set()):
+    of_numbers = any(map(_has_symbols, (*args, *kwargs.values())))
+    if of_numbers and _only_computes(cached.obj.__wrapped__, set()):
         found = _evaluated(tx, cached.obj.__wrapped__, args, kwargs)
         if found is not None:
             return found
+    function, place = ConstSource(cached.obj), place_of_decision(tx)
+    if tx.symbols.keeps_differing(place) and not tx.symbols.wants_one_graph:
+        raise Unsupported("builtin-call", f"{cached.describe()}, whose results are cached and keep differing here")
     plain = [_plain(tx, cached, arg) for arg in args]
-    answer = CachedAnswer(plain, {name: _plain(tx, cached, arg) for name, arg in kwargs.items()})
+    named = {name: _plain(tx, cached, arg) for name, arg in kwargs.items()}
+    before = sum(known.call[0] == place for known in tx.guards.callables_at(function) if type(known) is CachedAnswer)
+    answer = CachedAnswer(plain, named, (place, before), of_numbers)
     if not is_answered(cached.obj, answer.args, answer.kwargs):
         tx.mutations.begin_write()
         reason = "its cache is full" if _is_full(cached.obj) else why_not_run_now(tx)
@@ -50,7 +58,7 @@ def call_cached(tx: TraceContext, cached: ConcreteValue, args: list[Value], kwar
         answer.result = cached.obj(*answer.args, **answer.kwargs)
     except Exception as error:
         raise Unsupported("builtin-call", f"{cached.describe()}, which has raised {error!r}") from None
-    function, is_constant = ConstSource(cached.obj), is_constant_object(answer.result)
+    is_constant = is_constant_object(answer.result)
     what = repr(answer.result) if is_constant else f"the same {type(answer.result).__name__}"
     # A check of two sources comes behind the checks of one.
     tx.guards.add(function, "call_many", (answer, (function,)), f"{cached.describe()} gives {what}")

@@ -10,18 +10,38 @@ from typing import Any
 
 import torch
 
+from treadle_shapes.torch import NUMBER_FUNCTIONS, unwrapped
 from treadle_shapes.torch import operator as operator_record
-from treadle_shapes.torch import unwrapped
+from treadle_tracer.by_identity import IdentitySet
 
 
 def only_computes(node: torch.fx.Node) -> bool:
     """Whether a call writes to no argument, draws nothing and depends on its arguments alone, as far as is known."""
-    if node.target is operator.getitem:
+    if node.target is operator.getitem or _is_of_numbers(node):
         return True
     record = operator_record(node.target)
     if record is None or not record.is_pure or record.is_random or record.hides_writes:
         return False
     return not written_arguments(node)
+
+
+def _is_of_numbers(node: torch.fx.Node) -> bool:
+    """Whether a call computes a number from numbers."""
+    values = [given.meta.get("example_value") for given in (node, *node.all_input_nodes)]
+    return computes_numbers(node.target) and all(map(is_number, values))
+
+
+def computes_numbers(target: Any) -> bool:
+    """Whether a function called with numbers computes one, and does nothing else."""
+    return target in _NUMBER_FUNCTIONS or getattr(target, "__module__", None) in ("_operator", "math")
+
+
+_NUMBER_FUNCTIONS = IdentitySet((*NUMBER_FUNCTIONS.values(), abs, bool, float, int, pow, torch.sym_int, torch.sym_sum))
+
+
+def is_number(value: Any) -> bool:
+    """Whether a value of a graph is a number, known or not."""
+    return isinstance(value, (bool, int, float, torch.SymInt, torch.SymFloat, torch.SymBool))
 
 
 def writes_to(node: torch.fx.Node, outside: set[int]) -> bool:

@@ -1,6 +1,7 @@
 """Tensors from constants in the place of numbers: `x.narrow(0, torch.tensor(1), 2)`, `torch.arange(lengths.max())`.
 
-PyTorch reads the element of such a tensor, which a graph cannot do. Where it follows from constants, the graph gets the number.
+PyTorch reads the element of such a tensor, which a graph cannot do. Where it follows from constants, the graph gets the number; where it
+follows from buffers of modules (`F.pad(x, (self.padding, 0))`), that number is guarded.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import torch
 
 from treadle_tracer.values.base import Constant, LazyValue
 from treadle_tracer.values.known_elements import known_number
+from treadle_tracer.values.outside_decisions import index_of_buffers
 from treadle_tracer.values.sequences import ListValue, Sequence, TupleValue
 from treadle_tracer.values.tensor import INDEX_TYPES, TensorValue
 
@@ -40,7 +42,7 @@ def with_known_numbers(
 
 
 def _known(tx: TraceContext, value: Value, dtypes: frozenset[torch.dtype]) -> Value:
-    """A number, or sequence of numbers. A tensor without dimensions whose element follows from constants is that number."""
+    """A number, or sequence of numbers. A tensor without dimensions whose element follows from constants or buffers is that number."""
     value = value.force(tx) if isinstance(value, LazyValue) else value
     if type(value) in (ListValue, TupleValue) and isinstance(value, Sequence) and value.source is None:
         items = [_known(tx, item, dtypes) for item in value.items]
@@ -49,6 +51,8 @@ def _known(tx: TraceContext, value: Value, dtypes: frozenset[torch.dtype]) -> Va
     if not isinstance(value, TensorValue) or value.fake.dim() or value.fake.dtype not in dtypes:
         return value
     number = known_number(tx, value.known_node)
+    if number is None and value.fake.dtype in _INT:
+        number = index_of_buffers(tx, value)
     return value if number is None else Constant(number)
 
 

@@ -11,6 +11,7 @@ decides no more: there the graph breaks, or checks what it relies on.
 
 from __future__ import annotations
 
+import functools
 import math
 import operator
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -23,12 +24,11 @@ from torch import fx
 from treadle_shapes import ContradictionError, ExpressionTooLargeError, Guard, GuardFunction
 from treadle_shapes.expr import Eq, Not
 from treadle_shapes.floats import same
-from treadle_shapes.torch import NUMBER_FUNCTIONS, outside_transforms, raw_expr
 from treadle_shapes.torch import operator as operator_record
-from treadle_tracer.by_identity import IdentitySet
+from treadle_shapes.torch import outside_transforms, raw_expr
 from treadle_tracer.decision_programs import Decision, Place, copy_of
 from treadle_tracer.made_calls import is_plain, is_small, make_calls
-from treadle_tracer.values.call_effects import only_computes, storages, written_arguments
+from treadle_tracer.values.call_effects import computes_numbers, is_number, only_computes, storages, written_arguments
 
 if TYPE_CHECKING:
     from treadle_tracer.decided import Decided
@@ -55,6 +55,15 @@ def index_of_tensor(tx: TraceContext, value: Any) -> int | None:
     if not _has_few_numbers(value.fake) or value.fake.numel() != 1:
         return None
     return _decided(tx, [value.node(tx)], operator.index)
+
+
+def index_of_buffers(tx: TraceContext, value: Any) -> int | None:
+    """`index_of_tensor` of what follows from sizes and constants of the graph alone: buffers and parameters of modules that stay the same.
+    These seldom change, so that their numbers are known before anything depends on them."""
+    calls = _calls_behind(tx.graph, [value.node(tx)], functools.partial(_outside_of, tx))
+    if calls is None or any(tx.graph.input_of(node) is not None and node.op != "get_attr" for node in calls):
+        return None
+    return index_of_tensor(tx, value)
 
 
 def truth_of_condition(tx: TraceContext, condition: Any) -> bool | None:
@@ -107,14 +116,15 @@ def _nodes_of(tx: TraceContext, symbols: Iterable[Any]) -> list[fx.Node] | None:
 
 def _decided(tx: TraceContext, nodes: list[fx.Node], read: Callable[..., Any]) -> Any:
     """The outcome of a decision on what these nodes give, with its guard."""
-    place = _place(tx)
+    place = place_of_decision(tx)
     decided = tx.guards.decided
     if why_not_decide(tx, place) is not None or decided.distinct >= _MOST_DECISIONS:
         return None
-    calls = _calls_behind(tx.graph, nodes)
+    outside = functools.partial(_outside_of, tx)
+    calls = _calls_behind(tx.graph, nodes, outside)
     if calls is None:
         return None
-    inputs = {node: found for node in calls if (found := tx.graph.input_of(node)) is not None}
+    inputs = {node: found for node in calls if (found := outside(node)) is not None}
     if len(calls) > _MOST_CALLS_ON_FLOATS and any(_is_float_tensor(obj) for _, obj in inputs.values()):
         return None
     others = [node for node in calls if node not in inputs]
@@ -179,7 +189,8 @@ def _computed(
         return None
 
 
-def _place(tx: TraceContext) -> Place:
+def place_of_decision(tx: TraceContext) -> Place:
+    """Where the program is now."""
     frame = tx.frames[-1]
     file, line, function = tx.user_stack()[-1]
     return file, line, function, frame.at
@@ -196,8 +207,24 @@ def why_not_decide(tx: TraceContext, place: Place) -> str | None:
     return None
 
 
-def _calls_behind(graph: Any, results: Sequence[fx.Node]) -> list[fx.Node] | None:
-    """The inputs and calls that the results follow from, in order, calls that write to them included; None if one may not be made now."""
+def _outside_of(tx: TraceContext, node: fx.Node) -> tuple[Source, Any] | None:
+    """The outside object that a node stands for, and where calls find it. A number that follows from sizes is one of its own."""
+    found = tx.graph.input_of(node)
+    size = node.meta.get("example_value")
+    if found is not None or not isinstance(size, torch.SymInt) or tx.symbols.uses_larger_sizes:
+        return found
+    return tx.symbols.outside_number(tx, size)
+
+
+_Outside = Callable[[fx.Node], "tuple[Source, Any] | None"]
+
+
+def _calls_behind(graph: Any, results: Sequence[fx.Node], outside: _Outside | None = None) -> list[fx.Node] | None:
+    """The inputs and calls that the results follow from, in order, calls that write to them included; None if one may not be made now.
+
+    outside: the outside object that a node stands for, and where calls find it.
+    """
+    outside = outside or graph.input_of
     numbers = all(not isinstance(node.meta.get("example_value"), torch.Tensor) for node in results)
     end = max(results) if numbers else None  # a number has been read; a tensor is read now
     writers = graph.writes()
@@ -207,50 +234,39 @@ def _calls_behind(graph: Any, results: Sequence[fx.Node]) -> list[fx.Node] | Non
     while pending:
         node = pending.pop()
         if node not in found:
-            if len(found) > _MOST_CALLS or not _may_be_made_now(graph, node):
+            known = outside(node)
+            if len(found) > _MOST_CALLS or not _may_be_made_now(node, known):
                 return None
             found.add(node)
             memory |= storages(node.meta.get("example_value"))
-            pending += node.all_input_nodes
+            pending += node.all_input_nodes if known is None else ()
         if not pending:
             pending = [w for w in writers.to(memory) if w not in found and (end is None or w < end)]
-    if any(graph.input_of(node) is not None for node in found):
+    if any(outside(node) is not None for node in found):
         if not all(_may_have_few_numbers(node.meta.get("example_value"), _MOST_ELEMENTS) for node in found):
             return None
     return sorted(found)
 
 
-def _may_be_made_now(graph: Any, node: fx.Node) -> bool:
+def _may_be_made_now(node: fx.Node, found: tuple[Source, Any] | None) -> bool:
     value = node.meta.get("example_value")
-    found = graph.input_of(node)
     if found is not None:
         return not isinstance(found[1], torch.Tensor) or (_has_few_numbers(value) and _has_memory(found[1]))
     if node.op[:5] != "call_" or not _may_have_few_numbers(value, _MOST_ELEMENTS_OF_CONSTANTS):
         return False
-    if _is_number(value) and all(_is_number(given.meta.get("example_value")) for given in node.all_input_nodes):
-        return _computes_numbers(node.target)
+    if is_number(value) and all(is_number(given.meta.get("example_value")) for given in node.all_input_nodes):
+        return computes_numbers(node.target)
     record = operator_record(node.target)
     if record is None or record.is_random or record.hides_writes or record.is_uninitialised:
         return False
     return only_computes(node) or bool(written_arguments(node))
 
 
-def _computes_numbers(target: Any) -> bool:
-    return target in _NUMBER_FUNCTIONS or getattr(target, "__module__", None) in ("_operator", "math")
-
-
-_NUMBER_FUNCTIONS = IdentitySet((*NUMBER_FUNCTIONS.values(), abs, bool, float, int, pow, torch.sym_int, torch.sym_sum))
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, (bool, int, float, torch.SymInt, torch.SymFloat, torch.SymBool))
-
-
 def _has_few_numbers(value: Any) -> bool:
     if isinstance(value, (tuple, list)):
         return all(map(_has_few_numbers, value))
     if not isinstance(value, torch.Tensor):
-        return value is None or _is_number(value) or isinstance(value, torch.Size)
+        return value is None or is_number(value) or isinstance(value, torch.Size)
     return is_small(value, _MOST_ELEMENTS)
 
 

@@ -15,7 +15,15 @@ from treadle_shapes.torch import begin_history, fake_like, raw_expr
 from treadle_tracer.below_autograd import refuse_below_autograd
 from treadle_tracer.computed_source import ComputedSource, Expression
 from treadle_tracer.decision_programs import Place
-from treadle_tracer.dynamic import DynamicSources, create_size, hints_of, is_small_integer, stride_rules, strides_by
+from treadle_tracer.dynamic import (
+    DynamicSources,
+    create_size,
+    free_strides_of,
+    hints_of,
+    is_small_integer,
+    stride_rules,
+    strides_by,
+)
 from treadle_tracer.errors import InternalError, Unsupported
 from treadle_tracer.source import AttrSource, Source, TupleItemSource
 from treadle_tracer.values.base import Constant
@@ -82,12 +90,18 @@ class Symbols:
         """The dimensions of this tensor that get symbols."""
         return tuple(hints_of(tensor, source, self.dynamic, self.options))
 
-    def fake_like(self, source: Source, tensor: torch.Tensor, dims: tuple[int, ...]) -> torch.Tensor:
-        """A fake tensor with the metadata of `tensor`, the sizes of the dimensions `dims` being symbols."""
+    def free_strides(self, source: Source, tensor: torch.Tensor) -> tuple[int, ...]:
+        """The dimensions of this tensor whose strides get symbols."""
+        return free_strides_of(tensor, source, self.dynamic)
+
+    def fake_like(
+        self, source: Source, tensor: torch.Tensor, dims: tuple[int, ...], free: tuple[int, ...] = ()
+    ) -> torch.Tensor:
+        """A fake tensor with the metadata of `tensor`, the sizes of the dimensions `dims` and the strides of `free` being symbols."""
         if tensor.requires_grad:
             refuse_below_autograd(source.text)
-        if dims:
-            fake = self._dynamic_fake(source, tensor, dims)
+        if dims or free:
+            fake = self._dynamic_fake(source, tensor, dims, free)
         else:
             meta = torch.empty_strided(tensor.size(), tensor.stride(), dtype=tensor.dtype, device="meta")
             fake = FakeTensor(self.mode, meta, tensor.device)
@@ -101,7 +115,9 @@ class Symbols:
             fake.requires_grad_(True)
         return fake
 
-    def _dynamic_fake(self, source: Source, tensor: torch.Tensor, dims: tuple[int, ...]) -> torch.Tensor:
+    def _dynamic_fake(
+        self, source: Source, tensor: torch.Tensor, dims: tuple[int, ...], free: tuple[int, ...]
+    ) -> torch.Tensor:
         import treadle_shapes.torch
 
         self.need_env()
@@ -112,7 +128,8 @@ class Symbols:
             sizes[dim] = symbol
             self.sources[symbol] = (source, dim)
         exprs = [tensor.shape[d] if size is None else size for d, size in enumerate(sizes)]
-        strides = strides_by(stride_rules(tensor, dims), exprs, partial(self._free_stride, tensor, source))
+        rules = stride_rules(tensor, dims, free)
+        strides = strides_by(rules, exprs, partial(self._free_stride, tensor, source, free))
         with self.mode:
             return torch.empty_strided(
                 [treadle_shapes.torch.sym_int(self.env, e) for e in exprs],
@@ -121,8 +138,9 @@ class Symbols:
                 device=tensor.device,
             )
 
-    def _free_stride(self, tensor: torch.Tensor, source: Source, dim: int) -> Any:
-        return self.env.create_symbol(tensor.stride(dim), f"{source.text}.stride()[{dim}]")
+    def _free_stride(self, tensor: torch.Tensor, source: Source, free: tuple[int, ...], dim: int) -> Any:
+        lower = 2 if dim in free else None  # without gaps it is another layout: see `dynamic.is_free_stride`
+        return self.env.create_symbol(tensor.stride(dim), f"{source.text}.stride()[{dim}]", lower=lower)
 
     def exclude_ones(self, fake: torch.Tensor) -> None:
         """Exclude size 1 from the dynamic sizes of a tensor: the program has asked for its layout, which may differ there."""
@@ -147,7 +165,16 @@ class Symbols:
 
     def decides_at(self, place: Place) -> bool:
         """Whether a decision on numbers of outside tensors is made here: calls have not kept differing."""
-        return self.options.decide_on_inputs and place not in self.dynamic.varying
+        return self.options.decide_on_inputs and not self.keeps_differing(place)
+
+    def keeps_differing(self, place: Place) -> bool:
+        """Whether calls have shown that each is different here."""
+        return place in self.dynamic.varying
+
+    @property
+    def uses_larger_sizes(self) -> bool:
+        """Whether the trace has larger sizes than the call, in place of 1."""
+        return self.dynamic.has_generalised
 
     def is_structural(self, source: Source) -> bool:
         """Whether a module at `source` is guarded by its structure, because earlier calls had different modules there."""
@@ -276,6 +303,12 @@ class Symbols:
         if size is not None:
             return TupleItemSource(AttrSource(size[0], "shape"), size[1])
         return next((place for place, number in self._integers.items() if raw_expr(number.sym) is symbol), None)
+
+    def outside_number(self, tx: TraceContext, number: torch.SymInt) -> tuple[Source, int] | None:
+        """Where calls find a number that follows from sizes and ints, and what this call has there; None where only the graph knows it."""
+        value = SymbolicValue(None, number)
+        place = _place_of_number(tx, value)
+        return None if place is None else (place, _hint_of_number(tx, value))
 
     def _key(self, number: Any) -> Any:
         return (type(number), raw_expr(number))

@@ -81,6 +81,8 @@ class _Arguments:
                 raise Unsupported("graph-argument", value.describe())
             if is_numpy_scalar(value.obj):
                 return self.scalar(value.obj, (value.obj.item(),) * 2)
+            if type(value.obj) is slice:
+                return self.slice([Constant(end) for end in (value.obj.start, value.obj.stop, value.obj.step)])
             return value.obj, value.obj
         if isinstance(value, NumpyNumber):
             return self.scalar(value.obj, self.pair(value.number))
@@ -95,8 +97,7 @@ class _Arguments:
         if isinstance(value, Sequence):
             return self.sequence(value)
         if isinstance(value, SliceValue):
-            pairs = [self.pair(part) for part in value.parts]
-            return slice(*(p[0] for p in pairs)), slice(*(p[1] for p in pairs))
+            return self.slice(value.parts)
         if isinstance(value, DictValue):
             pairs = {key.constant(): self.pair(item) for key, item in value.items(self.tx)}
             return {k: p[0] for k, p in pairs.items()}, {k: p[1] for k, p in pairs.items()}
@@ -107,6 +108,10 @@ class _Arguments:
         except NotConstant:
             raise Unsupported("graph-argument", value.describe()) from None
         return plain, plain
+
+    def slice(self, ends: Iterable[Value]) -> tuple[Any, Any]:
+        pairs = [self.pair(end) for end in ends]
+        return slice(*(p[0] for p in pairs)), slice(*(p[1] for p in pairs))
 
     def scalar(self, scalar: Any, pair: tuple[Any, Any]) -> tuple[Any, Any]:
         if type(scalar).__name__ == "bool":  # kernels take it for a number, and a bool for a truth value

@@ -74,6 +74,7 @@ from treadle_tracer.values.numpy_random import RandomFunction, is_generator, is_
 from treadle_tracer.values.objects import ObjectValue
 from treadle_tracer.values.opaque import OPAQUE_CODES, OpaqueValue
 from treadle_tracer.values.outside_counts import wrap_count
+from treadle_tracer.values.outside_iterators import OUTSIDE_ITERATORS, wrap_iterator
 from treadle_tracer.values.outside_sets import OutsideSet, is_live_reference
 from treadle_tracer.values.random_generators import wrap_generator
 from treadle_tracer.values.random_numbers import wrap_python_generator
@@ -432,6 +433,11 @@ def _partial(tx: TraceContext, obj: functools.partial[Any], source: Source) -> V
     return ObjectValue(cls, obj, source, PartialValue(tx.wrap(function, at["func"]), bound, named))
 
 
+def _iterator(tx: TraceContext, obj: Any, source: Source) -> Value:
+    found = wrap_iterator(tx, obj, source)
+    return _object(tx, obj, source) if found is None else found
+
+
 def _cell(tx: TraceContext, obj: types.CellType, source: Source) -> Value:
     return wrap_cell(tx, obj, source)
 
@@ -508,6 +514,7 @@ WRAPPERS: IdentityDict[type, Callable[..., Value]] = IdentityDict(
         contextvars.ContextVar: wrap_context_variable,
         random.Random: wrap_python_generator,
         itertools.count: wrap_count,
+        **dict.fromkeys(OUTSIDE_ITERATORS, _iterator),
         types.MappingProxyType: _mapping_proxy,
         **dict.fromkeys(_VIEWS, _dict_view),
         type: lambda tx, obj, source: _class(tx, obj, source),
