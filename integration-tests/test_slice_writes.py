@@ -57,3 +57,33 @@ def check(seed: int) -> None:
 def test_random_slice_writes(first: int) -> None:
     for seed in range(first, first + 20):
         check(seed)
+
+
+@pytest.mark.parametrize("columns", [1, 4])
+def test_inputs_of_sizes_that_change_are_updated_where_they_are(columns):
+    """One step of the conjugate gradient method: two inputs are written, a third is read, and their memory stays."""
+
+    def step(x, r, p, q):
+        a = r.square().sum() / (p * q).sum()
+        x += a * p
+        r -= a * q
+        return r.square().sum()
+
+    compiled = treadle.compile(step)
+    with treadle.config.patch(leave_unprofitable=False):
+        for n in (5, 6, 9, 1, 0, 300):
+            given = [torch.rand(n, columns, dtype=torch.float64) + 0.5 for _ in range(4)]
+            mine = [t.clone() for t in given]
+            part = torch.rand(2 * n, 2 * columns, dtype=torch.float64)[::2, :columns]  # with gaps
+            for ours, theirs in ((mine, given), ([part.clone(), *mine[1:]], [part.clone(), *given[1:]])):
+                places, versions = [t.data_ptr() for t in ours], [t._version for t in ours]
+                torch.testing.assert_close(compiled(*ours), step(*theirs), equal_nan=True)
+                torch.testing.assert_close(ours, theirs, equal_nan=True)
+                assert [t.data_ptr() for t in ours] == places
+                assert [t._version - v for t, v in zip(ours, versions, strict=True)] == [1, 1, 0, 0]
+            shared = torch.rand(n, columns, dtype=torch.float64) + 0.5
+            ours, theirs = shared.clone(), shared.clone()
+            torch.testing.assert_close(
+                compiled(ours, ours, *mine[2:]), step(theirs, theirs, *given[2:]), equal_nan=True
+            )
+            torch.testing.assert_close(ours, theirs, equal_nan=True)

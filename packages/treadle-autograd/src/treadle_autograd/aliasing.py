@@ -18,21 +18,24 @@ def picker(positions: Sequence[int]) -> Callable[[Sequence[Any]], tuple[Any, ...
     return lambda items: tuple([items[k] for k in positions])
 
 
-def _extent(tensor: torch.Tensor) -> tuple[int, int]:
-    """Addresses of the first byte of the elements of `tensor` and of the byte after the last."""
-    start = tensor.data_ptr()
-    return start, start + (_bytes_spanned(tensor) if tensor.numel() else 0)
+def _end(tensor: torch.Tensor, start: int) -> int:
+    """The address of the byte after the last element of `tensor`, whose first is at `start`."""
+    if tensor.is_contiguous():
+        return start + tensor.nbytes
+    return start + (_bytes_spanned(tensor) if tensor.numel() else 0)
 
 
 def why_not_independent(inputs: Sequence[Any], mutated: frozenset[int]) -> str | None:
     """Why the functional graph is wrong for these inputs: an input that it writes back may share memory with another input."""
-    extents = [(i, *_extent(t)) for i, t in enumerate(inputs) if isinstance(t, torch.Tensor)]
-    extents.sort(key=lambda item: item[1])
+    starts = [(t.data_ptr(), i, t) for i, t in enumerate(inputs) if isinstance(t, torch.Tensor)]
+    extents = [(start, _end(tensor, start), index) for start, index, tensor in starts]
+    extents.sort()
     pending: list[tuple[int, int]] = []  # (end, index) of extents that may overlap the next one
-    for index, start, end in extents:
+    for start, end, index in extents:
         if start == end:
             continue
-        pending = [(e, i) for e, i in pending if e > start]
+        if pending:
+            pending = [(e, i) for e, i in pending if e > start]
         for _, other in pending:
             if index in mutated or other in mutated:
                 return f"inputs {other} and {index} share memory and one of them is changed in place"

@@ -77,6 +77,13 @@ def test_nothing_may_raise_afterwards():
     assert chosen(head + check + UPDATE + copy("rest", "g")) == {"new": "p"}
 
 
+def test_an_update_of_any_size():
+    text = (HEAD + UPDATE + copy("rest", "g")).replace("8", "s0").replace("input p", "symbol s0 1 None\ninput p", 1)
+    assert chosen(text) == {"new": "p"}
+    other = text.replace("input p : float32 [s0] strides [1]", "input p : float32 [s0] strides [2]")
+    assert chosen(other) == {}
+
+
 @pytest.mark.parametrize("change", ["strides", "dtype"])
 def test_another_layout(change):
     new, old = {
