@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 import torch
 from compile_runs import compiled
 
@@ -207,3 +208,12 @@ def test_operators_around_convolutions_pay_as_others_do():
     w, b = torch.ones(8, 8, 3, 3, requires_grad=True), torch.ones(8, requires_grad=True)
     x = torch.ones(2, 8, 8, 8)
     assert profit(net(2), x, grad=True) < 0 < profit(net(4), x, grad=True) < profit(net(8), x, grad=True)
+
+
+def test_sizes_that_change_cost():
+    fn, recorder = compiled(chain(8))
+    for n in (4, 5):
+        fn(torch.ones(n))
+    constant, changing = (profit_of(gm, False) for gm in recorder.graphs)
+    assert constant is not None and changing is not None
+    assert changing == pytest.approx(constant - 2, abs=0.1)

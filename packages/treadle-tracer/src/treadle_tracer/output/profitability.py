@@ -86,6 +86,8 @@ _WEIGHTS = 6.0
 _DRAWS = 3.0
 # a draw from the state of a generator of the program's own: a generator is made, and states are copied.
 _STATE = 8.0
+# sizes that change: they are read off the inputs, compared with those of the last call, and bound to guards;
+_CHANGING_SIZES = 2.0
 _ASSERTS = 1.0
 _NUMBER = 1.0
 # An array of NumPy from outside becomes a tensor in every call, twice: for the guard, and for the graph.
@@ -146,6 +148,8 @@ def _overhead(gm: torch.fx.GraphModule, recorded: set[torch.fx.Node]) -> float:
         )
     inputs = [node.meta.get("example_value") for node in gm.graph.find_nodes(op="placeholder")]
     overhead += _NUMBER * sum(isinstance(value, py_sym_types) for value in inputs) + _ARRAY * len(_arrays(gm))
+    if any(isinstance(value, torch.Tensor) and _has_symbols(value) for value in inputs):
+        overhead += _CHANGING_SIZES
     if why_not_deoptimise(gm) is not None:
         overhead += _WRITES_RECORDED if recorded else _WRITES
     if not recorded and any(map(_has_weight, gm.graph.nodes)):
@@ -154,6 +158,10 @@ def _overhead(gm: torch.fx.GraphModule, recorded: set[torch.fx.Node]) -> float:
         overhead += _DRAWS * (2 if recorded else 1)
     overhead += _STATE * sum(map(_draws_from_state, gm.graph.nodes))
     return overhead + (_ASSERTS if asserts_of(gm) else 0.0)
+
+
+def _has_symbols(tensor: torch.Tensor) -> bool:
+    return any(not isinstance(size, int) for size in tensor.size())
 
 
 def _arrays(gm: torch.fx.GraphModule) -> set[torch.fx.Node]:
