@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -29,6 +29,7 @@ from .functional_trace import mode_of
 from .joint import Gradients, JointTrace, trace_joint
 from .partition import Classes, Partition, classify, is_view, saved_by_eager, split, viewed
 from .same_values import same_values
+from .second_runs import SecondRuns
 from .traced_run import Traced
 from .training import ProgramFacts, TrainingProgram
 from .unbacked import shape_env_of
@@ -46,7 +47,8 @@ GradientProgram = Callable[[Sequence[Any], Sequence[torch.Tensor], Sequence[torc
 class Recipe:
     """How the programs are made.
 
-    compile: compiles the halves; late: runs what makes a program (`aot`); ambient: the settings under which the graph was traced.
+    compile: compiles the halves; late: runs what makes a program (`aot`); ambient: the settings under which the graph was traced;
+    second_runs: counts those of all programs that are made in this way.
     """
 
     decompositions: Decompositions
@@ -54,6 +56,7 @@ class Recipe:
     compile: Callable[[fx.GraphModule, Sequence[Any]], Any]
     late: Callable[[Callable[[], Any]], Any]
     ambient: Ambient
+    second_runs: SecondRuns = field(default_factory=SecondRuns)
 
 
 class GradientPrograms:

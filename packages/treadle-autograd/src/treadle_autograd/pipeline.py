@@ -173,10 +173,16 @@ def _aot_training(
         return run_with_lines(gm, args)
 
     in_anomaly_mode = running_in_eager(gm, with_lines) if contract.mutations else with_lines
+    second_runs = recipe.second_runs
+    may_leave = not contract.mutations  # else what eager raises comes after a write, perhaps
 
     def run(*args: Any) -> Sequence[Any]:
         # Anomaly mode is there to find one operation of the user's. The compiled graph would be one for all of them.
-        return in_anomaly_mode(*args) if torch.is_anomaly_enabled() else wrapped(*args)
+        if torch.is_anomaly_enabled():
+            return in_anomaly_mode(*args)
+        if may_leave and second_runs.begins_in_eager():
+            return gm.forward(*args)
+        return wrapped(*args)
 
     halves = program.halves
     graph = halves.forward if isinstance(halves, Halves) else None  # one that has been found has no graph yet

@@ -332,6 +332,7 @@ class Call:
         """
         self.raise_if_changed()
         programs = self.program.gradient_programs
+        programs.recipe.second_runs.note()
         traced = TracedRun(programs.traced, self.program.joint.whole())
         with outside_transforms(), self.as_in_forward(), torch.enable_grad(), programs.recipe.ambient.in_force():
             traced.run([value for value, _ in self.primals])
@@ -343,6 +344,7 @@ class Call:
         if self._rerun is not None and self._rerun[0] == task:
             return self._rerun[1]
         self.raise_if_changed()
+        self.program.gradient_programs.recipe.second_runs.note()
         run = self._run_functional(self.program.joint.cuts)
         self._rerun = None if torch.is_grad_enabled() else (task, run)  # kept for the other outputs of this pass
         return run

@@ -3,20 +3,21 @@
     before   t = w.t(); y = addmm(b, x, t); z = gelu(y)
     after    d = contiguous(w.t())  [static]; z = gelu(mm(x, d) + b)
 
-A row-major right operand saves MKL its own copy of the transposed one: 12 % less time in the geometric mean of 14 shapes of
-small transformers (128 to 3136 rows, one thread, torch 2.13). `addmm` writes the broadcast bias to memory before the product;
-added in the kernel that reads the product anyway it costs nothing.
+A row-major right operand saves MKL its own copy of the transposed one. That is little (up to 2 % of 42 shapes from 16 to 2048 rows, one
+thread of an EPYC, torch 2.13), and each call looks whether the weight has changed. So only large products get a copy. `addmm` writes the
+broadcast bias to memory before the product; added in the kernel that reads the product anyway it costs nothing.
 """
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
 from torch import fx
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from treadle_codegen.lower.indexing import as_shape
+from treadle_codegen.lower.indexing import as_shape, hint_of
 from treadle_codegen.lower.lowerings import LOWERINGS
 from treadle_codegen.lower.small_product import why_not_small
 from treadle_codegen.lower.vector_product import why_not_few_rows
@@ -28,6 +29,9 @@ from treadle_shapes.torch import operator as operator_record
 aten = torch.ops.aten
 # Of all weight copies of one graph together; beyond that memory matters more than a tenth of the time.
 MAX_BYTES = 1 << 30
+# Products of fewer rows take up to 16 % longer with a copy; ones of fewer multiplications gain less than a look at the weight costs, which
+# is 5 us in a loop and 10 to 20 us between other work.
+_FEWEST_ROWS, _FEWEST_MULTIPLICATIONS = 128, 1 << 25
 
 
 def lay_out_weights(graph: fx.Graph, mode: FakeTensorMode) -> int:
@@ -44,7 +48,7 @@ def lay_out_weights(graph: fx.Graph, mode: FakeTensorMode) -> int:
         if position is None or why_not_copy(node.args[position], static, spent) is not None:
             continue
         weight = node.args[position]
-        if is_read_by_loop(node.args[position - 1], weight):
+        if is_read_by_loop(node.args[position - 1], weight) or why_not_gain(node, weight) is not None:
             continue
         if weight not in copies:
             with graph.inserting_after(weight):
@@ -73,6 +77,18 @@ def is_read_by_loop(left: Any, weight: fx.Node) -> bool:
     if not isinstance(given.shape[-2], int):
         return False  # asking a symbolic number would make a guard of the answer
     return given.shape[-2] == 1 or why_not_few_rows(*shapes, value.dtype) is None
+
+
+def why_not_gain(product: fx.Node, weight: fx.Node) -> str | None:
+    """Why a copy of the weight costs as much as it saves, or None."""
+    rows = [hint_of(size) for size in product.meta["val"].shape[:-1]]
+    if None in rows:
+        return "rows that nothing is known about"
+    count = math.prod(rows)  # type: ignore[arg-type]
+    if count < _FEWEST_ROWS:
+        return "too few rows"
+    terms, columns = weight.meta["val"].shape[-2:]
+    return "too small" if count * terms * columns < _FEWEST_MULTIPLICATIONS else None
 
 
 def why_not_copy(weight: Any, static: set[fx.Node], spent: int) -> str | None:
