@@ -11,16 +11,13 @@ from typing import Any
 
 import pytest
 import torch
+from operator_infos import op_db
 from torch.utils import _pytree as pytree
 
 import treadle
 
-with warnings.catch_warnings():
-    warnings.simplefilter("ignore")
-    common = pytest.importorskip("torch.testing._internal.common_methods_invocations")
-
 CHUNKS = 8
-OPERATORS = [op for op in common.op_db if op.supports_autograd and torch.float32 in op.supported_dtypes("cpu")]
+OPERATORS = [op for op in op_db if op.supports_autograd and torch.float32 in op.supported_dtypes("cpu")]
 
 
 def _copies(sample: Any) -> tuple[Any, tuple[Any, ...], dict[str, Any]]:

@@ -34,7 +34,8 @@ PLAIN_TESTS = {
     "treadle-shapes": "packages/treadle-shapes/tests",
     "treadle-tracer bytecode": "packages/treadle-tracer/tests/bytecode",
 }
-# The integration tests take 40 minutes beside another step on two cores, more on a busy machine.
+INTEGRATION_PARTS = 2  # steps that share the integration tests, as long together as all others
+# Half of the integration tests takes ten minutes beside another step on two cores, more on a busy machine.
 STEP_TIMEOUT = 60 * 60.0
 
 
@@ -98,8 +99,19 @@ def counts_of(report: Path) -> dict[str, int]:
     return {name: count for name, count in counts.items() if count}
 
 
-def pytest_step(name: str, python: str, path: str) -> Step:
-    return Step(name, (python, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--durations=5", path), pytest=True)
+def pytest_step(name: str, python: str, *paths: str) -> Step:
+    return Step(name, (python, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--durations=5", *paths), pytest=True)
+
+
+def integration_steps(python: str, what: str = "") -> list[Step]:
+    """The integration tests in parts of every n-th file by name. `what` ends the names of the steps."""
+    found = (ROOT / "integration-tests").rglob("test_*.py")
+    files = sorted(path.relative_to(ROOT).as_posix() for path in found)
+    parts = [files[k::INTEGRATION_PARTS] for k in range(INTEGRATION_PARTS)]
+    return [
+        pytest_step(f"integration tests {k} of {INTEGRATION_PARTS}{what}", python, *part)
+        for k, part in enumerate(parts, 1)
+    ]
 
 
 def static_steps(python: str) -> Iterator[Step]:
@@ -114,7 +126,7 @@ def all_steps(python: str, other_pythons: dict[str, str]) -> list[Step]:
     """Every step. The long ones come first, so that two at a time end together."""
     return [
         Step("distributions", (python, "tools/check_distributions.py")),
-        pytest_step("integration tests", python, "integration-tests"),
+        *integration_steps(python),
         *(pytest_step(f"{name} tests", python, f"packages/{name}/tests") for name in reversed(bootstrap.PACKAGES)),
         pytest_step("tools tests", python, "tools/tests"),
         *(
@@ -130,7 +142,7 @@ def torch_steps(python: str, what: str) -> list[Step]:
     """The steps that depend on torch, in an environment with another release of it or another CPython: `what` ("torch 2.11.0")."""
     with_torch = [name for name in reversed(bootstrap.PACKAGES) if name != "treadle-frame"]
     return [
-        pytest_step(f"integration tests, {what}", python, "integration-tests"),
+        *integration_steps(python, f", {what}"),
         *(pytest_step(f"{name} tests, {what}", python, f"packages/{name}/tests") for name in with_torch),
     ]
 

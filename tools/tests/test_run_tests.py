@@ -84,18 +84,26 @@ def test_every_package_has_a_step() -> None:
     assert len(names) == len(set(names))
     for package in bootstrap.PACKAGES:
         assert f"{package} tests" in names
-    assert {"tools tests", "integration tests", "distributions", "lint", "import contracts", "types"} <= set(names)
+    assert {"tools tests", "distributions", "lint", "import contracts", "types"} <= set(names)
     assert "treadle-frame tests, Python 3.12" in names
 
 
 @pytest.mark.parametrize("what", ["torch 2.11.0", "Python 3.13"])
 def test_another_torch_or_python_runs_what_depends_on_torch(what: str, capsys) -> None:
     with_torch = [f"{name} tests" for name in reversed(bootstrap.PACKAGES) if name != "treadle-frame"]
-    wanted = [f"{name}, {what}" for name in ["integration tests", *with_torch]]
+    wanted = [f"{name}, {what}" for name in ["integration tests 1 of 2", "integration tests 2 of 2", *with_torch]]
     assert [step.name for step in run_tests.torch_steps("/env/bin/python", what)] == wanted
     option, version = what.split()
     assert run_tests.main([f"--{option.lower()}", version, "--list"]) == 0
     assert capsys.readouterr().out.splitlines() == wanted
+
+
+def test_every_integration_test_is_in_one_part() -> None:
+    folder = run_tests.ROOT / "integration-tests"
+    parts = run_tests.integration_steps("/env/bin/python")
+    named = [word for step in parts for word in step.command if word.startswith("integration-tests/")]
+    assert len(parts) == run_tests.INTEGRATION_PARTS
+    assert sorted(run_tests.ROOT / name for name in named) == sorted(folder.rglob("test_*.py"))
 
 
 def test_an_environment_that_cannot_be_made_is_said_and_no_traceback(monkeypatch, capsys) -> None:

@@ -99,6 +99,9 @@ def test_results_of_two_calls_do_not_share_memory(cache: Path) -> None:
         assert torch.equal(now, then)
 
 
+CALLS = 50  # of each thread
+
+
 def test_concurrent_calls_have_their_own_workspace(cache: Path) -> None:
     def fn(x: torch.Tensor) -> torch.Tensor:
         return torch.softmax((x @ x).relu(), 1) @ x
@@ -109,7 +112,7 @@ def test_concurrent_calls_have_their_own_workspace(cache: Path) -> None:
     def work(seed: int) -> None:
         x = torch.randn(64, 64, generator=torch.Generator().manual_seed(seed))
         want = fn(x)
-        for _ in range(50):
+        for _ in range(CALLS):
             if not torch.allclose(compiled(x)[0], want, atol=1e-4):
                 failures.append(f"seed {seed}")
                 return

@@ -169,7 +169,7 @@ def assert_same(mine: Any, wanted: Any, scale: float) -> None:
 
 @pytest.mark.filterwarnings("ignore:var")
 @pytest.mark.parametrize("name", GROUPS)
-@settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=6, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @example(mask=[True])
 @example(mask=[False])
 @example(mask=[False] * 4)

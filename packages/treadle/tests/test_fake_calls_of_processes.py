@@ -49,8 +49,16 @@ def run(cache):
     return json.loads(done.stdout.splitlines()[-1])
 
 
-def test_a_later_process_asks_no_kernel(tmp_path):
-    first = run(tmp_path)
+@pytest.fixture(scope="module")
+def first_process(tmp_path_factory):
+    """What the first process has found, and the cache that it leaves."""
+    cache = tmp_path_factory.mktemp("first")
+    return run(cache), cache
+
+
+def test_a_later_process_asks_no_kernel(first_process, tmp_path):
+    first, cache = first_process
+    shutil.copytree(cache, tmp_path, dirs_exist_ok=True)
     assert first["used"] == 0 and first["known"] > 10  # what `static_kernels` answers is not kept
     # What finds an operator whole does not run its parts, from which `static_kernels` learns: it may ask for a few of them.
     second = run(tmp_path)
@@ -63,8 +71,8 @@ def test_a_later_process_asks_no_kernel(tmp_path):
 
 
 @pytest.mark.parametrize("damage", ["flipped", "truncated", "writable by others"])
-def test_a_file_that_is_damaged_or_foreign_is_not_used(tmp_path, damage):
-    run(tmp_path)
+def test_a_file_that_is_damaged_or_foreign_is_not_used(first_process, tmp_path, damage):
+    shutil.copytree(first_process[1], tmp_path, dirs_exist_ok=True)
     (file,) = (tmp_path / "fake-calls").iterdir()
     content = file.read_bytes()
     if damage == "flipped":

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import warnings
-
 import pytest
 
 torch = pytest.importorskip("torch")
 
+from op_samples_shapes import op_db  # noqa: E402
 from torch._subclasses.fake_tensor import FakeTensorMode  # noqa: E402
 from torch.utils import _pytree as pytree  # noqa: E402
 
@@ -99,10 +98,7 @@ def described(result, args):
 
 
 def _samples(part):
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        from torch.testing._internal.common_methods_invocations import op_db
-    for op in op_db[part::6]:
+    for op in op_db()[part::6]:
         dtypes = op.supported_dtypes("cpu")
         torch.manual_seed(0)
         dtype = torch.float32 if torch.float32 in dtypes else next(iter(sorted(dtypes, key=str)), None)

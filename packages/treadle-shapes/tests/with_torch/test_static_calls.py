@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import warnings
-
 import pytest
 
 torch = pytest.importorskip("torch")
 
+from op_samples_shapes import op_db  # noqa: E402
 from torch.utils import _pytree as pytree  # noqa: E402
 
 from treadle_shapes import ShapeEnv  # noqa: E402
@@ -122,10 +121,7 @@ _answer = static_kernels.answer
 
 
 def samples(part, parts):
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        from torch.testing._internal.common_methods_invocations import op_db
-    for op in op_db[part::parts]:
+    for op in op_db()[part::parts]:
         for dtype in (torch.float32, torch.int64):
             if dtype not in op.supported_dtypes("cpu"):
                 continue

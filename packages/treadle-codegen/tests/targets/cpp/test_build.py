@@ -75,6 +75,18 @@ def test_a_compiler_that_refuses_flags_of_gcc_goes_without(
     assert compile_to_bytes("int x;", broken(tmp_path, script), flags, background=background)
 
 
+@pytest.mark.parametrize("background", [False, True])
+def test_a_compiler_without_the_library_that_it_links_with_goes_without(tmp_path: Path, background: bool) -> None:
+    script = 'case " $* " in *-lgcc*) echo "ld: -lgcc nicht gefunden" >&2; exit 1;; esac; exec g++ "$@"'
+    library = compile_to_bytes("int x;", broken(tmp_path, script), compile_flags(1), background=background)
+    assert b"crtstuff.c" in library
+
+
+def test_libraries_need_the_c_library_alone() -> None:
+    library = compile_to_bytes('extern "C" double f(double x);', find_compiler(), compile_flags(1))
+    assert b"libstdc++" not in library and b"crtstuff.c" not in library
+
+
 def test_a_compiler_with_arguments(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     wrapper = tmp_path / "ccache"
     wrapper.write_text('#!/bin/sh\necho "$1" >> "$(dirname "$0")/log"; exec "$@"\n')

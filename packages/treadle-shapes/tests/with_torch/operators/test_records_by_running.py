@@ -13,7 +13,7 @@ from collections import defaultdict
 import pytest
 
 torch = pytest.importorskip("torch")
-from torch.testing._internal.common_methods_invocations import op_db  # noqa: E402
+from op_samples_shapes import op_db  # noqa: E402
 from torch.utils import _pytree as pytree  # noqa: E402
 from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
 
@@ -137,7 +137,7 @@ class Checker(TorchDispatchMode):
 def checked():
     """A Checker that has seen all samples."""
     checker = Checker()
-    for op in op_db:
+    for op in op_db():
         dtype = next((dtype for dtype in DTYPES if dtype in op.dtypes), None)
         if dtype is None:
             continue

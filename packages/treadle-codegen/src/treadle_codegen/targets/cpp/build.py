@@ -47,6 +47,9 @@ _VECTOR_CALLS = "-fno-tree-sink"
 # Jump threading does the same where one choice decides another: where(x > 0, a, x) and then where(that < 0, b, that).
 _ONE_PATH = ("-fno-tree-pre", "-fno-thread-jumps")
 _GXX_ONLY = (_VECTOR_CALLS, *_ONE_PATH)  # compilers that refuse them go without
+# Kernels call the C library and what the compiler itself needs. Start-up files and the C++ library take the linker 9 ms, of 59 ms for a
+# small kernel. Not with OpenMP, whose runtime only the compiler knows.
+_C_ALONE = ("-nostdlib", "-lgcc", "-lc")
 _KILLED = "signal terminated program"  # what g++ says of a pass of its own that was killed
 _ROOM = 16 << 20  # bytes that a compile may need on a disk
 _CANDIDATES = ("g++", "clang++", "c++")
@@ -177,9 +180,9 @@ def compile_to_bytes(source: str, compiler: Compiler, flags: tuple[str, ...], *,
 def _compile_in(directory: Path, source: str, compiler: Compiler, flags: tuple[str, ...], background: bool) -> bytes:
     text, library = directory / "kernels.cpp", directory / "kernels.so"
     text.write_text(source)
-    command = [*compiler.command, *flags, "-o", str(library), str(text), "-lm"]
+    command = [*compiler.command, *flags, "-o", str(library), str(text), "-lm", *_link_flags(flags)]
     code, errors = _run_in_background(command) if background else _run(command)
-    if code > 0 and (refused := [flag for flag in _GXX_ONLY if flag in errors]):
+    if code > 0 and (refused := _refused(errors)):
         command = [word for word in command if word not in refused]
         code, errors = _run_in_background(command) if background else _run(command)
     if code < 0:
@@ -197,6 +200,16 @@ def _compile_in(directory: Path, source: str, compiler: Compiler, flags: tuple[s
     if code != 0:
         raise CompilerFailed(f"{compiler} refused generated code:\n{errors[:4000]}")
     return library.read_bytes()
+
+
+def _link_flags(flags: tuple[str, ...]) -> tuple[str, ...]:
+    return _C_ALONE if platform.system() == "Linux" and "-fopenmp" not in flags else ()
+
+
+def _refused(errors: str) -> list[str]:
+    """The flags without which a compiler that ends in these errors may do."""
+    together = _C_ALONE if any(flag in errors for flag in _C_ALONE) else ()
+    return [*(flag for flag in _GXX_ONLY if flag in errors), *together]
 
 
 def _refuses_everything(command: list[str], text: Path) -> bool:
