@@ -81,8 +81,10 @@ _OUTPUT = 13.0
 # a test whether the inputs share memory, and copies; states of random generators; a handler for failing asserts; guards of numbers.
 _WRITES = 8.0
 _WRITES_RECORDED = 40.0
-# without autograd, a look whether the weights of products are what they were when they were packed;
+# without autograd, a look whether weights are what they were when they were packed: those of convolutions and of large products;
 _WEIGHTS = 6.0
+_MANY_ROWS, _MANY_MULTIPLICATIONS = 128, 1 << 25
+_LARGE_WEIGHT = 1 << 20  # bytes
 _DRAWS = 3.0
 # a draw from the state of a generator of the program's own: a generator is made, and states are copied.
 _STATE = 8.0
@@ -171,9 +173,20 @@ def _arrays(gm: torch.fx.GraphModule) -> set[torch.fx.Node]:
 
 
 def _has_weight(node: torch.fx.Node) -> bool:
-    """Whether the node is a kernel of PyTorch with a parameter or a buffer, which may be packed."""
-    is_kernel = _kind(node) in _KERNEL and not _is_small_product(node)
-    return is_kernel and any(n.op == "get_attr" for n in node.all_input_nodes)
+    """Whether the node is a kernel of PyTorch with a parameter or a buffer that is packed for it."""
+    is_packed = _kind(node) is Kind.CONVOLUTION or _is_large_product(node)
+    return is_packed and any(n.op == "get_attr" for n in node.all_input_nodes)
+
+
+def _is_large_product(node: torch.fx.Node) -> bool:
+    """Whether a product gains by a copy of its weight in another layout (`pack_linear` and `weight_layout` of treadle-codegen, roughly)."""
+    value = node.meta.get("example_value")
+    if _kind(node) is not Kind.MATMUL or not isinstance(value, torch.Tensor) or not value.dim():
+        return False
+    columns = max(_hint(value.shape[-1]), 1)
+    multiplications = _terms(node) * _elements(value)
+    has_many_rows = _elements(value) // columns >= _MANY_ROWS and multiplications >= _MANY_MULTIPLICATIONS
+    return has_many_rows or _terms(node) * columns * value.element_size() >= _LARGE_WEIGHT
 
 
 def _is_small_product(node: torch.fx.Node) -> bool:
@@ -184,11 +197,16 @@ def _is_small_product(node: torch.fx.Node) -> bool:
     value = node.meta.get("example_value")
     if _kind(node) is not Kind.MATMUL or not isinstance(value, torch.Tensor) or not value.is_floating_point():
         return False
-    factors = [tensor for n in node.all_input_nodes for tensor in _tensors_in(n.meta.get("example_value"))]
-    terms = max((_hint(tensor.shape[-1]) for tensor in factors[:1] if tensor.dim()), default=1)
+    terms = _terms(node)
     columns = _hint(value.shape[-1]) if value.dim() else 1
     is_narrow = terms <= _FEW_TERMS and columns <= _FEW_COLUMNS
     return is_narrow or terms * _elements(value) <= _FEW_MULTIPLICATIONS
+
+
+def _terms(node: torch.fx.Node) -> int:
+    """How many terms an element of a product is the sum of."""
+    factors = [tensor for n in node.all_input_nodes for tensor in _tensors_in(n.meta.get("example_value"))]
+    return max((_hint(tensor.shape[-1]) for tensor in factors[:1] if tensor.dim()), default=1)
 
 
 def _kind(node: torch.fx.Node) -> Kind | None:

@@ -3,7 +3,7 @@
     before   t = w.t(); y = addmm(b, x, t); z = gelu(y)
     after    d = contiguous(w.t())  [static]; z = gelu(mm(x, d) + b)
 
-A row-major right operand saves MKL its own copy of the transposed one. That is little (up to 2 % of 42 shapes from 16 to 2048 rows, one
+A row-major right operand saves MKL its own copy of the transposed one. That is little (up to 4 % of 42 shapes from 16 to 2048 rows, one
 thread of an EPYC, torch 2.13), and each call looks whether the weight has changed. So only large products get a copy. `addmm` writes the
 broadcast bias to memory before the product; added in the kernel that reads the product anyway it costs nothing.
 """
@@ -29,7 +29,7 @@ from treadle_shapes.torch import operator as operator_record
 aten = torch.ops.aten
 # Of all weight copies of one graph together; beyond that memory matters more than a tenth of the time.
 MAX_BYTES = 1 << 30
-# Products of fewer rows take up to 16 % longer with a copy; ones of fewer multiplications gain less than a look at the weight costs, which
+# Products of fewer rows take up to 17 % longer with a copy; ones of fewer multiplications gain less than a look at the weight costs, which
 # is 5 us in a loop and 10 to 20 us between other work.
 _FEWEST_ROWS, _FEWEST_MULTIPLICATIONS = 128, 1 << 25
 
