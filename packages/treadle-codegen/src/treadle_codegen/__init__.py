@@ -21,8 +21,8 @@ if TYPE_CHECKING:
         UnsupportedDevice,
         UnsupportedTensor,
     )
+    from treadle_codegen.found import find_graph, identity_of_kept
     from treadle_codegen.host.shape_specialisation import specialise_now, wait_for_specialisation
-    from treadle_codegen.kept_graphs.find import find_graph, identity_of_kept
     from treadle_codegen.lower.decompositions import decompositions
     from treadle_codegen.options import CodegenOptions
     from treadle_codegen.pipeline import compile_graph
@@ -38,8 +38,8 @@ _HOMES = {
     "CodegenOptions": "options",
     "CompiledGraph": "compiled_graph",
     "compile_graph": "pipeline",
-    "find_graph": "kept_graphs.find",
-    "identity_of_kept": "kept_graphs.find",
+    "find_graph": "found",
+    "identity_of_kept": "found",
     "FileCache": "cache",
     "decompositions": "lower.decompositions",
     "kernel_cache": "targets.cpp.build",

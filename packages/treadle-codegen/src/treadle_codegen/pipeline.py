@@ -18,9 +18,9 @@ from treadle_codegen.ir.loops import Loop, Program
 from treadle_codegen.ir.product import uses_tf32
 from treadle_codegen.ir.text import format_program
 from treadle_codegen.ir.verify import verify
-from treadle_codegen.kept_graphs.find import from_built
 from treadle_codegen.kept_graphs.key import graph_key, why_not_kept
 from treadle_codegen.kept_graphs.record import Built
+from treadle_codegen.kept_graphs.restore import from_built
 from treadle_codegen.kept_graphs.store import find_built, keep_built
 from treadle_codegen.lower.program import lower_graph
 from treadle_codegen.options import CodegenOptions
@@ -75,7 +75,11 @@ def compile_graph(
             built = None if key is None else find_built(kernel_cache(options), key, record.externs)
     gm.meta["kept_as"] = key if built is not None else None
     if built is not None:
-        return from_built(built, lambda: gm, record, options, phase, device)
+
+        def again() -> CompiledGraph:
+            return compile_anew(gm, (), record, options, Passes(options), device)
+
+        return from_built(built, again, record, options, phase, device)
     compiled = compile_anew(gm, example_inputs, record, options, phase, device)
     if options.pack_weights:
         plain = replace(options, pack_weights=False)
