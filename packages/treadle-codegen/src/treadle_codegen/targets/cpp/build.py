@@ -180,7 +180,7 @@ def compile_to_bytes(source: str, compiler: Compiler, flags: tuple[str, ...], *,
 def _compile_in(directory: Path, source: str, compiler: Compiler, flags: tuple[str, ...], background: bool) -> bytes:
     text, library = directory / "kernels.cpp", directory / "kernels.so"
     text.write_text(source)
-    command = [*compiler.command, *flags, "-o", str(library), str(text), "-lm", *_link_flags(flags)]
+    command = [*compiler.command, *flags, "-o", str(library), str(text), "-lm", *_link_flags(flags, source)]
     code, errors = _run_in_background(command) if background else _run(command)
     if code > 0 and (refused := _refused(errors)):
         command = [word for word in command if word not in refused]
@@ -202,13 +202,15 @@ def _compile_in(directory: Path, source: str, compiler: Compiler, flags: tuple[s
     return library.read_bytes()
 
 
-def _link_flags(flags: tuple[str, ...]) -> tuple[str, ...]:
-    return _C_ALONE if platform.system() == "Linux" and "-fopenmp" not in flags else ()
+def _link_flags(flags: tuple[str, ...], source: str) -> tuple[str, ...]:
+    needs_more = "-fopenmp" in flags or "#include" in source  # as the launcher of kernels on a GPU has it
+    return _C_ALONE if platform.system() == "Linux" and not needs_more else ()
 
 
 def _refused(errors: str) -> list[str]:
     """The flags without which a compiler that ends in these errors may do."""
-    together = _C_ALONE if any(flag in errors for flag in _C_ALONE) else ()
+    at_linking = ("undefined reference", "undefined symbol", "undefined hidden symbol")
+    together = _C_ALONE if any(text in errors for text in (*_C_ALONE, *at_linking)) else ()
     return [*(flag for flag in _GXX_ONLY if flag in errors), *together]
 
 
