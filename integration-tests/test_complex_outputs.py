@@ -137,3 +137,35 @@ def test_solvers_that_return_the_real_part_are_compiled():
     u = torch.rand(32, dtype=torch.float64)
     torch.testing.assert_close(compiled(u, 3), heat(u, 3))
     assert not treadle.stats().eager_graphs
+
+
+@pytest.mark.parametrize("decompose", [torch.linalg.eig, torch.linalg.eigh, torch.linalg.svd])
+def test_losses_that_depend_on_a_phase_raise_as_in_eager(decompose):
+    def matrix():
+        a = torch.complex(floats()[:, :3].sin(), floats()[:, 1:].cos() + torch.eye(3))
+        return a @ a.mH
+
+    def of_one_vector(a):
+        vectors = decompose(a)[1 if decompose is not torch.linalg.svd else 0]
+        return (vectors * (1 + 2j)).real.cumsum(0).sum()
+
+    def of_sizes(a):
+        vectors = decompose(a)[1 if decompose is not torch.linalg.svd else 0]
+        return (vectors.abs() ** 2)[0].sum() + vectors.abs()[1, 2]
+
+    def gradient(function):
+        a = matrix().requires_grad_()
+        return torch.autograd.grad(function(a), a)[0]
+
+    for function in (of_one_vector, of_sizes):
+        compiled = treadle.compile(function)
+        try:
+            expected = gradient(function)
+        except RuntimeError as error:
+            with pytest.raises(RuntimeError) as raised:
+                gradient(compiled)
+            assert str(raised.value) == str(error)
+            assert function is of_one_vector
+        else:
+            torch.testing.assert_close(gradient(compiled), expected)
+            assert function is of_sizes

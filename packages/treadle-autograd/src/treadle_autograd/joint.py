@@ -17,9 +17,10 @@ from typing import Any
 
 import torch
 from torch import fx
+from torch.utils import _pytree as pytree
 
 from treadle_shapes import ShapesError
-from treadle_shapes.torch import fake_like, undisturbed
+from treadle_shapes.torch import fake_like, operator, undisturbed
 
 from .asserts import hoist_asserts
 from .contract import (
@@ -203,6 +204,8 @@ class _Joint(FunctionalTrace):
 
         Raises UnsupportedGraph for gradients that no functional graph returns.
         """
+        if any(map(_may_raise_in_derivative, self.recorded.graph.nodes)):
+            raise UnsupportedGraph("a derivative of complex eigenvectors or singular vectors raises for some gradients")
         options = {"allow_unused": True, **options}
         # Backward formulas run in the dtypes of forward, whatever autocast is in force there.
         with self.recording(), torch._C._DisableAutocast():
@@ -222,6 +225,14 @@ class _Joint(FunctionalTrace):
         self.recorder.bind(fake, node)
         with self.mode:
             return wrap(fake)
+
+
+def _may_raise_in_derivative(node: fx.Node) -> bool:
+    """Whether the derivative of a call would look at elements, and raise, if they were not those of fake tensors."""
+    record = operator(node.target) if node.op == "call_function" else None
+    if record is None or not record.derivative_raises or node.meta.get("no_grad"):
+        return False
+    return any(isinstance(v, torch.Tensor) and v.is_complex() for v in pytree.tree_leaves(node.meta.get("val")))
 
 
 def why_not_differentiable(

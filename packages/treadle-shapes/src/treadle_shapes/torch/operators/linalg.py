@@ -13,11 +13,12 @@ from treadle_shapes.torch.operators.record import Kind, Raises
 families(
     """
     cholesky cholesky_inverse linalg_cholesky_ex linalg_inv_ex linalg_lu_factor_ex linalg_ldl_factor_ex _linalg_solve_ex
-    _linalg_eigh _linalg_svd linalg_eig linalg_eigvals _linalg_eigvals linalg_lstsq
+    linalg_eigvals _linalg_eigvals linalg_lstsq
     """,
     kind=Kind.LINALG,
     raises=Raises.BY_VALUE,
 )
+families("_linalg_eigh _linalg_svd linalg_eig", kind=Kind.LINALG, raises=Raises.BY_VALUE, derivative_raises=True)
 # Composites of those above.
 families(
     """
