@@ -44,6 +44,7 @@ EAGER = {
     "cov": "values of a tensor",
     "index_fill": "values of a tensor",
     "index_put": "values of a tensor",
+    "linalg.eig": "complex eigenvectors",
     "linalg.lstsq": "values of a tensor",
     "masked_select": "values of a tensor",
     "narrow": "values of a tensor",

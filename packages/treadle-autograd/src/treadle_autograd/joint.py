@@ -17,7 +17,6 @@ from typing import Any
 
 import torch
 from torch import fx
-from torch.utils import _pytree as pytree
 
 from treadle_shapes import ShapesError
 from treadle_shapes.torch import fake_like, operator, undisturbed
@@ -204,7 +203,7 @@ class _Joint(FunctionalTrace):
 
         Raises UnsupportedGraph for gradients that no functional graph returns.
         """
-        if any(map(_may_raise_in_derivative, self.recorded.graph.nodes)):
+        if any(_may_raise_in_derivative(node, self.outputs.nodes) for node in self.recorded.graph.nodes):
             raise UnsupportedGraph("a derivative of complex eigenvectors or singular vectors raises for some gradients")
         options = {"allow_unused": True, **options}
         # Backward formulas run in the dtypes of forward, whatever autocast is in force there.
@@ -227,12 +226,13 @@ class _Joint(FunctionalTrace):
             return wrap(fake)
 
 
-def _may_raise_in_derivative(node: fx.Node) -> bool:
+def _may_raise_in_derivative(node: fx.Node, outputs: Sequence[fx.Node]) -> bool:
     """Whether the derivative of a call would look at elements, and raise, if they were not those of fake tensors."""
     record = operator(node.target) if node.op == "call_function" else None
     if record is None or not record.derivative_raises or node.meta.get("no_grad"):
         return False
-    return any(isinstance(v, torch.Tensor) and v.is_complex() for v in pytree.tree_leaves(node.meta.get("val")))
+    items = [item for item in node.users if item.args[1:] and item.args[1] in record.derivative_raises]
+    return any(item.meta["val"].is_complex() and (item.users or item in outputs) for item in items)
 
 
 def why_not_differentiable(

@@ -18,7 +18,8 @@ families(
     kind=Kind.LINALG,
     raises=Raises.BY_VALUE,
 )
-families("_linalg_eigh _linalg_svd linalg_eig", kind=Kind.LINALG, raises=Raises.BY_VALUE, derivative_raises=True)
+families("_linalg_eigh linalg_eig", kind=Kind.LINALG, raises=Raises.BY_VALUE, derivative_raises=(1,))
+families("_linalg_svd", kind=Kind.LINALG, raises=Raises.BY_VALUE, derivative_raises=(0, 2))
 # Composites of those above.
 families(
     """

@@ -157,9 +157,9 @@ class Operator:
     #: groups of arguments: a result that is not of integers is linear in all tensors of one group together, all others held constant;
     #: numbers in the place of tensors must be 0. Views are linear in their first argument, and say nothing
     linear_in: tuple[tuple[str, ...], ...] = ()
-    #: the derivative of complex results raises for some gradients, since a loss must not depend on the phase of an eigenvector. PyTorch
-    #: looks at their elements, not at those of fake tensors (`linalg_eig_backward`, torch/csrc/autograd/FunctionsManual.cpp)
-    derivative_raises: bool = False
+    #: results whose derivatives, where they are complex, raise for some gradients: a loss must not depend on the phase of an eigenvector.
+    #: PyTorch looks at the elements, not at those of fake tensors (`linalg_eig_backward`, torch/csrc/autograd/FunctionsManual.cpp)
+    derivative_raises: tuple[int, ...] = ()
 
     # -- layout and shape
 
