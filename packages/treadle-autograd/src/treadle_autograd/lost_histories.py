@@ -55,9 +55,9 @@ class Histories:
             self.lost = f"{node.name} has another derivative in eager than as a write"  # `rerun`
 
     def after_call(self, result: Any) -> None:
-        """Note the memory of the call's results, and writes that autograd has not recorded, be it that gradients are on (`logical_not_`).
+        """Note the memory of the call's results, and writes that autograd has not recorded: without gradients, or with them (`logical_not_`).
 
-        Not all calls of operators that may write do so: `requires_grad_` and `t_` leave the elements as they are.
+        Not every call of an operator that may write does so: `requires_grad_` and `t_` leave the elements as they are.
         """
         for name, tensor, times in self._unrecorded:
             if times_written(tensor) > times or not torch._is_functional_tensor(unwrapped(tensor)):

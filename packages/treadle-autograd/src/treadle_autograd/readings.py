@@ -1,10 +1,10 @@
 """How a view reads the memory of another tensor: as it is, as the parts of complex numbers, or with a conjugation that is still to be done.
 
 z = torch.fft.fft(x)
-z.real                        the float at every second place of z's memory         Reading("parts")
-z.conj()                      z, whose imaginary parts change sign when they are read    Reading(is_conj=True)
-z.conj().imag                 floats that change sign when they are read            Reading("parts", is_neg=True)
-torch.view_as_complex(y)      complex numbers of pairs of y's floats                Reading("pairs")
+z.real                      every second float of z's memory                   Reading("parts")
+z.conj()                    z, whose imaginary parts are read negated          Reading(is_conj=True)
+z.conj().imag               every second float, read negated                   Reading("parts", is_neg=True)
+torch.view_as_complex(y)    complex numbers that are pairs of y's floats       Reading("pairs")
 """
 
 from __future__ import annotations

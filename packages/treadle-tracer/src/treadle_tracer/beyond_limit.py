@@ -16,7 +16,7 @@ import treadle_frame
 
 #: so many calls are served by no entry before it is decided
 _CALLS = 32
-#: what the guards of an entry cost a call that it does not serve, in calls of operators
+#: what the guards of an entry cost a call that it does not serve, in calls of operators; an estimate
 _GUARDS = 0.5
 
 

@@ -217,10 +217,9 @@ class FrameCompiler:
             if self.options.leave_unprofitable:
                 put_on_trial(code, self._state_of)
             answer = self._skip(code, skip, warn=not starts_in_loop(code))
+            # Whether the entries of a continuation are worth their cost is decided with those of its function.
             if not self.options.leave_unprofitable or original_of(code) is not code:
-                return (
-                    answer  # whether the entries of a continuation are worth their cost is decided with its function's
-                )
+                return answer
             state.beyond_limit = BeyondLimit.begin(code)
             return treadle_frame.RUN_ONCE
         with _torch_state_kept(promises_to_draw_nothing(self.backend)), room_to_recurse():

@@ -3,8 +3,8 @@
 IR, lowering, fusion and the host function know no language and no device. They receive what they need of this record:
 lowering the dtypes and the costs, fusion the costs, the host the entry ABI and the allocation.
 
-A process that finds all its graphs compiled needs no more of a target than `load`, `abi` and `allocation`. So a record names its renderer
-and its rewrites by functions that import them: 60 modules, a tenth of a warm first step of BERT.
+A process that finds all its graphs compiled needs no more of a target than `load_kept`, `abi` and `allocation`. So a record names its
+renderer and its rewrites by functions that import them: 100 modules, a tenth of a warm first step of BERT.
 """
 
 from __future__ import annotations

@@ -27,7 +27,7 @@ from treadle_shapes.torch import Kind
 from treadle_shapes.torch import operator as operator_record
 
 aten = torch.ops.aten
-# Of all weight copies of one graph together; beyond that memory matters more than a tenth of the time.
+# Of all weight copies of one graph together; beyond that memory matters more than time.
 MAX_BYTES = 1 << 30
 # Products of fewer rows take up to 17 % longer with a copy; ones of fewer multiplications gain less than a look at the weight costs, which
 # is 5 us in a loop and 10 to 20 us between other work.
