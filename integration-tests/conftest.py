@@ -3,23 +3,9 @@ cache is the session's own, and random tensors are the same in every run (TREADL
 
 from __future__ import annotations
 
-import gc
 import os
-import sys
 
 import pytest
-
-_modules = 0
-
-
-@pytest.fixture(autouse=True)
-def imported_is_settled() -> None:
-    """What modules have made is in no collection of the tests behind: beside torch and transformers a full one takes half a second."""
-    global _modules
-    if len(sys.modules) != _modules:
-        gc.collect()
-        gc.freeze()
-        _modules = len(sys.modules)
 
 
 @pytest.fixture(scope="session", autouse=True)

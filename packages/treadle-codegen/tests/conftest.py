@@ -7,9 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import gc
 import os
-import sys
 
 import pytest
 import torch
@@ -45,19 +43,6 @@ def pytest_collectstart(collector: pytest.Collector) -> None:
     """Tensors of whole modules are drawn while the module is collected, before any fixture."""
     if isinstance(collector, pytest.Module):
         _seed()
-
-
-_modules = 0
-
-
-@pytest.fixture(autouse=True)
-def imported_is_settled() -> None:
-    """What modules have made is in no collection of the tests behind: beside torch and transformers a full one takes half a second."""
-    global _modules
-    if len(sys.modules) != _modules:
-        gc.collect()
-        gc.freeze()
-        _modules = len(sys.modules)
 
 
 @pytest.fixture(autouse=True)

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import gc
 import shutil
 import subprocess
-import sys
 import sysconfig
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -20,19 +18,6 @@ assert UNDER is None or treadle_frame.__file__.startswith(UNDER), "the sanitized
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "slow: takes more than a few seconds")
-
-
-_modules = 0
-
-
-@pytest.fixture(autouse=True)
-def imported_is_settled() -> None:
-    """What modules have made is in no collection of the tests behind."""
-    global _modules
-    if len(sys.modules) != _modules:
-        gc.collect()
-        gc.freeze()
-        _modules = len(sys.modules)
 
 
 @pytest.fixture(autouse=True)

@@ -3,9 +3,7 @@ state, on the same random tensors (TREADLE_TEST_SEED draws other ones)."""
 
 from __future__ import annotations
 
-import gc
 import os
-import sys
 
 import pytest
 import torch
@@ -13,19 +11,6 @@ import torch
 import treadle
 
 os.environ["TREADLE_LEAVE_UNPROFITABLE"] = os.environ["TREADLE_SETUP_IN_EAGER"] = "0"  # for child processes
-
-
-_modules = 0
-
-
-@pytest.fixture(autouse=True)
-def imported_is_settled() -> None:
-    """What modules have made is in no collection of the tests behind: beside torch and transformers a full one takes half a second."""
-    global _modules
-    if len(sys.modules) != _modules:
-        gc.collect()
-        gc.freeze()
-        _modules = len(sys.modules)
 
 
 @pytest.fixture(autouse=True)

@@ -55,7 +55,7 @@ class Histories:
             self.lost = f"{node.name} has another derivative in eager than as a write"  # `rerun`
 
     def after_call(self, result: Any) -> None:
-        """Note the memory of the call's results, and writes that autograd has not recorded: without gradients, or with them (`logical_not_`).
+        """Note the memory of the call's results, and writes that autograd has not recorded (`logical_not_`, or any without gradients).
 
         Not every call of an operator that may write does so: `requires_grad_` and `t_` leave the elements as they are.
         """

@@ -59,8 +59,8 @@ _SMALL_PRODUCT = 1.5
 _SMALL_PRODUCT_RECORDED = 12.0  # three products in eager, transposes, and the sum for the bias
 _FEW_MULTIPLICATIONS = 1 << 17
 _FEW_TERMS, _FEW_COLUMNS = 16, 64
-# What a convolution and its derivative cost more in a graph that autograd records than in eager. Fitted to 26 networks, whose gains then all
-# have the right sign. Convolutions empty the caches, so that the unit is about three times as long, in eager and in compiled graphs alike.
+# What a convolution and its derivative cost more in a graph that autograd records than in eager. Fitted to 26 networks, whose gains all
+# have the right sign then. Convolutions empty the caches, so that the unit is about three times as long, in eager and compiled alike.
 _RECORDED_CONVOLUTION = 5.0
 _OTHER_KERNEL = (-1.0, -5.0)
 # Kinds that are kernels of PyTorch where autograd records them, because it saves what only these return.
