@@ -14,7 +14,7 @@ from treadle_autograd import aot
 from treadle_autograd.contract import Constant, FreshOutput, Geometry, SameAsOutput, ViewOfFresh, ViewOfInput
 from treadle_autograd.describe import geometry_of, is_dense, is_unbacked, why_not_describable
 from treadle_autograd.errors import UnsupportedGraph
-from treadle_autograd.readings import Reading
+from treadle_autograd.readings import Elements, Reading
 from treadle_shapes import ShapeEnv
 from treadle_shapes.torch import fake_mode, fake_shape_env, fake_tensor
 
@@ -54,14 +54,14 @@ def test_geometry_counts_from_the_viewed_tensor():
     base = torch.arange(20.0)[4:]
     assert geometry_of(base[2:8].view(2, 3), relative_to=base) == Geometry((2, 3), (3, 1), 2)
     numbers = torch.view_as_complex(torch.zeros(6, 2))[1:]
-    parts = Reading("parts")
+    parts = Reading(Elements.PARTS)
     assert geometry_of(numbers.imag[2:], numbers, parts) == Geometry((3,), (2,), 5, parts)
 
 
 def test_complex_numbers_begin_where_those_of_their_base_do():
     base = torch.arange(8.0)
     with pytest.raises(UnsupportedGraph, match="begin between two"):
-        geometry_of(torch.view_as_complex(base[2:8].view(3, 2)), base[1:], Reading("pairs"))
+        geometry_of(torch.view_as_complex(base[2:8].view(3, 2)), base[1:], Reading(Elements.PAIRS))
 
 
 def test_tensors_that_cannot_be_returned():

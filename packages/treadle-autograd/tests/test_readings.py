@@ -5,17 +5,21 @@ from __future__ import annotations
 import pytest
 import torch
 
-from treadle_autograd.readings import PLAIN, Reading, reading_of
+from treadle_autograd.readings import PLAIN, Elements, Reading, reading_of
 
 NUMBERS = torch.view_as_complex(torch.arange(12.0, dtype=torch.float64).view(3, 2, 2))
 PARTS = torch.arange(12.0)
 VIEWS = {
     "itself": (NUMBERS, NUMBERS, PLAIN),
-    "real": (NUMBERS.real, NUMBERS, Reading("parts")),
+    "real": (NUMBERS.real, NUMBERS, Reading(Elements.PARTS)),
     "conjugate": (NUMBERS.conj(), NUMBERS, Reading(is_conj=True)),
-    "imaginary part of the conjugate": (NUMBERS.conj().imag, NUMBERS, Reading("parts", is_neg=True)),
-    "pairs": (torch.view_as_complex(PARTS.view(6, 2)), PARTS, Reading("pairs")),
-    "conjugates of pairs": (torch.view_as_complex(PARTS.view(6, 2)).conj(), PARTS, Reading("pairs", is_conj=True)),
+    "imaginary part of the conjugate": (NUMBERS.conj().imag, NUMBERS, Reading(Elements.PARTS, is_neg=True)),
+    "pairs": (torch.view_as_complex(PARTS.view(6, 2)), PARTS, Reading(Elements.PAIRS)),
+    "conjugates of pairs": (
+        torch.view_as_complex(PARTS.view(6, 2)).conj(),
+        PARTS,
+        Reading(Elements.PAIRS, is_conj=True),
+    ),
 }
 
 
@@ -45,6 +49,6 @@ def test_other_readings_are_unknown(view: torch.Tensor, base: torch.Tensor) -> N
 
 
 def test_pairs_begin_at_even_places() -> None:
-    assert Reading("pairs").place(4) == 2
-    assert Reading("pairs").place(3) is None
-    assert Reading("parts").place(3) == 6
+    assert Reading(Elements.PAIRS).place(4) == 2
+    assert Reading(Elements.PAIRS).place(3) is None
+    assert Reading(Elements.PARTS).place(3) == 6

@@ -32,7 +32,7 @@ from ..contract import (
 )
 from ..joint import JointTrace
 from ..partition import Halves
-from ..readings import Reading
+from ..readings import Elements, Reading
 from ..training import ProgramFacts
 
 _LITERALS = (type(None), bool, int, str)
@@ -162,7 +162,8 @@ def _output(output: OutputDescription) -> tuple[str, Any]:
             place, geometry, detached, relation = (getattr(output, name) for name in cls.__dataclass_fields__)
             if not geometry.static:
                 raise _NoRecord
-            numbers = (geometry.size, geometry.stride, geometry.offset, tuple(geometry.reading))
+            reading = geometry.reading
+            numbers = (geometry.size, geometry.stride, geometry.offset, (reading.elements.name, *reading[1:]))
             return kind, (place, numbers, None if detached is None else astuple(detached), relation.name)
     raise _NoRecord
 
@@ -170,6 +171,6 @@ def _output(output: OutputDescription) -> tuple[str, Any]:
 def _output_of(kind: str, value: Any) -> OutputDescription:
     if kind in _BY_NUMBER:
         return _BY_NUMBER[kind](value)
-    place, (size, stride, offset, reading), detached, relation = value
-    geometry = Geometry(tuple(size), tuple(stride), offset, Reading(*reading))
+    place, (size, stride, offset, (elements, *bits)), detached, relation = value
+    geometry = Geometry(tuple(size), tuple(stride), offset, Reading(Elements[elements], *bits))
     return _VIEWS[kind](place, geometry, None if detached is None else Detached(*detached), Relation[relation])
