@@ -82,6 +82,15 @@ def test_a_compiler_without_the_library_that_it_links_with_goes_without(tmp_path
     assert b"crtstuff.c" in library
 
 
+def test_a_compiler_may_refuse_flags_before_it_links(tmp_path: Path) -> None:
+    script = """case " $* " in *-fno-tree-sink*) echo "unknown argument: -fno-tree-sink" >&2; exit 1;; esac
+case " $* " in *-lgcc*) echo "ld: cannot find -lgcc" >&2; exit 1;; esac
+exec g++ "$@\""""
+    flags = compile_flags(1, "y = sleef_sin_f(x);")
+    assert "-fno-tree-sink" in flags
+    assert compile_to_bytes("int x;", broken(tmp_path, script), flags)
+
+
 def test_libraries_need_the_c_library_alone() -> None:
     library = compile_to_bytes('extern "C" double f(double x);', find_compiler(), compile_flags(1))
     assert b"libstdc++" not in library and b"crtstuff.c" not in library

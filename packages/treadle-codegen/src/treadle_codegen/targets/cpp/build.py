@@ -182,7 +182,7 @@ def _compile_in(directory: Path, source: str, compiler: Compiler, flags: tuple[s
     text.write_text(source)
     command = [*compiler.command, *flags, "-o", str(library), str(text), "-lm", *_link_flags(flags, source)]
     code, errors = _run_in_background(command) if background else _run(command)
-    if code > 0 and (refused := _refused(errors)):
+    while code > 0 and (refused := _refused(errors).intersection(command)):
         command = [word for word in command if word not in refused]
         code, errors = _run_in_background(command) if background else _run(command)
     if code < 0:
@@ -207,11 +207,11 @@ def _link_flags(flags: tuple[str, ...], source: str) -> tuple[str, ...]:
     return _C_ALONE if platform.system() == "Linux" and not needs_more else ()
 
 
-def _refused(errors: str) -> list[str]:
+def _refused(errors: str) -> set[str]:
     """The flags without which a compiler that ends in these errors may do."""
     at_linking = ("undefined reference", "undefined symbol", "undefined hidden symbol")
     together = _C_ALONE if any(text in errors for text in (*_C_ALONE, *at_linking)) else ()
-    return [*(flag for flag in _GXX_ONLY if flag in errors), *together]
+    return {*(flag for flag in _GXX_ONLY if flag in errors), *together}
 
 
 def _refuses_everything(command: list[str], text: Path) -> bool:
