@@ -30,6 +30,7 @@ CONCERNS_ALL = {
     "LICENSE": True,
     "README.md": False,
     "benchmarks": False,
+    "conftest.py": True,
     "docs": False,
     "integration-tests": True,
     "pyproject.toml": True,
