@@ -14,7 +14,7 @@ from treadle_tracer.source import ConstSource
 from treadle_tracer.values.base import LazyValue, boolean
 from treadle_tracer.values.class_lookup import MISSING, lookup
 from treadle_tracer.values.functions import BoundMethod, ClassValue, FunctionValue
-from treadle_tracer.values.key_guards import SameKeys
+from treadle_tracer.values.key_guards import SameKeys, guard_keys_of
 from treadle_tracer.values.objects import ObjectValue
 from treadle_tracer.values.rules.rule import Args, Effect, Kwargs, Rule
 from treadle_tracer.values.sequences import ListValue, TupleValue
@@ -102,7 +102,7 @@ def _fields(tx: TraceContext, args: Args, kwargs: Kwargs) -> Value:
         fields = dataclasses.fields(cls)
     except TypeError as error:
         tx.raise_real(error)
-    tx.guards.add(ConstSource(known), "call", SameKeys(known), f"{cls.__name__} has the same fields")
+    guard_keys_of(tx, known, ConstSource(known))
     return TupleValue([tx.wrap(field, ConstSource(field)) for field in fields])
 
 
