@@ -46,43 +46,51 @@ def why_not_independent(inputs: Sequence[Any], mutated: frozenset[int]) -> str |
 def independence_check(input_values: Sequence[Any], mutated: frozenset[int]) -> Callable[[Sequence[Any]], bool]:
     """A function of a call's inputs: whether none that is written back (`mutated`) shares memory with another.
 
-    input_values: fake values of the inputs. Where their sizes are known, inputs that are all apart are recognised fast: as many begin as
-    have ended at every address, which the sorted beginnings and ends tell.
+    input_values: fake values of the inputs. Inputs that are all apart are recognised fast: as many begin as have ended at every address,
+    which the sorted beginnings and ends tell.
     """
-
     import numpy  # not needed by graphs that change nothing
 
-    def slowly(inputs: Sequence[Any]) -> bool:
-        return why_not_independent(inputs, mutated) is None
-
-    fakes = [(k, value) for k, value in enumerate(input_values) if isinstance(value, torch.Tensor)]
-    if any(type(n) is not int for _, fake in fakes for n in (*fake.size(), *fake.stride())):
-        return slowly
-    filled = [(k, fake) for k, fake in fakes if fake.numel()]
-    places = [k for k, _ in filled]
-    if len(places) < 2:
+    filled = [(k, fake) for k, fake in enumerate(input_values) if isinstance(fake, torch.Tensor) and _may_be_filled(fake)]
+    if len(filled) < 2:
         return lambda inputs: True
-    pick = picker(places)
-    lengths = numpy.array([_bytes_spanned(fake) for _, fake in filled], numpy.uint64)
-    # The addresses of inputs that were apart. They come again: the allocator gives memory back to batches of one size.
-    known = set[tuple[int, ...]]()
+    pick = picker([k for k, _ in filled])
+    lengths = numpy.array([_bytes_spanned(fake) if _is_static(fake) else 0 for _, fake in filled], numpy.uint64)
+    changing = [at for at, (_, fake) in enumerate(filled) if not _is_static(fake)]
+    # The addresses of inputs that were apart, and the lengths that change. They come again: the allocator gives memory back to batches of
+    # one size.
+    known = set[tuple[tuple[int, ...], tuple[int, ...]]]()
 
     def are_independent(inputs: Sequence[Any]) -> bool:
-        addresses = tuple(map(torch.Tensor.data_ptr, pick(inputs)))
-        if addresses in known:
+        tensors = pick(inputs)
+        addresses = tuple(map(torch.Tensor.data_ptr, tensors))
+        found = tuple([_end(tensors[at], 0) for at in changing])
+        if (addresses, found) in known:
             return True
-        starts = numpy.array(addresses, numpy.uint64)
-        ends = starts + lengths
+        starts, spans = numpy.array(addresses, numpy.uint64), lengths
+        if changing:
+            spans = lengths.copy()
+            spans[changing] = found
+        ends = starts + spans
         starts.sort()
         ends.sort()
         if bool((ends[:-1] <= starts[1:]).all()):
             if len(known) >= _MOST_KNOWN:
                 known.clear()
-            known.add(addresses)
+            known.add((addresses, found))
             return True
-        return slowly(inputs)
+        return why_not_independent(inputs, mutated) is None
 
     return are_independent
+
+
+def _is_static(fake: torch.Tensor) -> bool:
+    return all(type(n) is int for n in (*fake.size(), *fake.stride()))
+
+
+def _may_be_filled(fake: torch.Tensor) -> bool:
+    """Whether there may be elements."""
+    return all(type(n) is not int or n > 0 for n in fake.size())
 
 
 def _bytes_spanned(tensor: torch.Tensor) -> int:

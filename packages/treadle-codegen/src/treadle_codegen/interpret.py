@@ -183,6 +183,9 @@ def _run_instr(instr: Instr, args: list[torch.Tensor], grid: _Grid, memory: dict
         put = _put if mode is None else _put_in_order
         put(memory[buffer], index, _outer(args[0], grid), mode)
         return None
+    if op == "check_position":
+        _checked(args, (1,), (attr,), grid)
+        return None
     if op == "const":
         return torch.full([1] * len(grid.shape), attr, dtype=dtype)
     if op == "index":

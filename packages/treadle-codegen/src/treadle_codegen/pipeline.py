@@ -28,6 +28,7 @@ from treadle_codegen.passes import Passes, require
 from treadle_codegen.rewrite.pipeline import Rewrite, rewrite_early, rewrite_graph
 from treadle_codegen.rewrite.static import Prologue
 from treadle_codegen.schedule.directions import alternate_directions
+from treadle_codegen.schedule.early_checks import check_positions_early
 from treadle_codegen.schedule.fuse import Node, fuse
 from treadle_codegen.schedule.gather_numbers import gather_numbers
 from treadle_codegen.schedule.in_place import updates_in_place, verify_in_place, without_copies
@@ -157,7 +158,8 @@ def _from_program(program: Program, choices: Mapping[tuple[str, ...], Any], buil
         with phase("verify"):  # a number used before it is known would be garbage, not an error
             require("lower", verify(program))
     with phase("fuse"):
-        nodes = store_updates_late(program, gather_numbers(_fused(program, record, renderer, options)))
+        nodes = check_positions_early(program, gather_numbers(_fused(program, record, renderer, options)))
+        nodes = store_updates_late(program, nodes)
         alternate_directions(program, nodes, record.costs)
         for node in nodes:
             node.choice = choices.get(kernel_key(node))

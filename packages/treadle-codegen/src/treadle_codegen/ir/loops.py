@@ -117,6 +117,7 @@ class Instr:
     `(buffer, strides, sizes)` triple whose args are the per-dimension indices (bounds are checked at run time where eager checks them);
     a store's may have a fourth item, "overwrite" or a key of `ir.ops.SCATTERS`: points come in row-major order, and may
     meet,
+    `check_position` the size of a dimension: the call fails where the argument is no position in it,
     `scan` the kind ("sum", "prod") of the running total along the last axis, the point's own value included,
     `masked_load` (Load, condition BoolExpr, other number) for padding and cat: reads memory only where the condition holds,
     `cast` the target dtype (also in `dtype`), else None.
@@ -130,13 +131,17 @@ class Instr:
 
 @value_class
 class Loop:
-    """A loop nest; see the module docstring for its contract."""
+    """A loop nest; see the module docstring for its contract.
+
+    is_checked: whether all its positions that are data are known to be in range when it runs (`schedule.early_checks`).
+    """
 
     name: str
     axes: tuple[Axis, ...]
     reduce_axes: tuple[Axis, ...]
     body: tuple[Instr, ...]
     origins: tuple[str, ...] = ()  # names of the ATen nodes it stands for, for comments, logs and errors
+    is_checked: bool = False
     accesses: Any = field(default=None, init=False, repr=False, compare=False)  # kept by `schedule.access`
 
 

@@ -93,6 +93,10 @@ def _indirect_stored(args: Sequence[torch.dtype], result: torch.dtype) -> str | 
     return _stored(args, result) or _indices(args[1:], result)
 
 
+def _position(args: Sequence[torch.dtype], result: torch.dtype) -> str | None:
+    return _indices(args, result) or (None if result == torch.int64 else f"a position is int64, not {result}")
+
+
 def _cast(args: Sequence[torch.dtype], result: torch.dtype) -> str | None:
     return None if args[0] in BUFFER_DTYPES and result in BUFFER_DTYPES else f"no cast from {args[0]} to {result}"
 
@@ -146,6 +150,7 @@ _ROWS = (
     OpInfo("indirect_load", None, _indices, _DIVIDE),
     OpInfo("store", 1, _stored, _CHEAP, pure=False),
     OpInfo("indirect_store", None, _indirect_stored, _DIVIDE, pure=False),
+    OpInfo("check_position", 1, _position, _CHEAP, pure=False),
     OpInfo("const", 0, _load, _FREE),
     OpInfo("index", 0, _indices, _FREE),
     OpInfo("scalar", 0, _number, _FREE),

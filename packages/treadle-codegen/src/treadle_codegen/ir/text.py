@@ -148,7 +148,7 @@ def _attribute(instr: Instr) -> str:
         return f" {attr[0]} strides {_list(attr[1])} sizes {_list(attr[2])}{mode}"
     if instr.op == "const":
         return f" {attr!r}"
-    if instr.op in ("index", "scalar"):
+    if instr.op in ("index", "scalar", "check_position"):
         return f" {format_expr(attr)}"
     return f" {attr}" if instr.op in ("reduce", "scan") else ""
 
@@ -369,7 +369,7 @@ class _Parser:
             return dtype
         if op == "scalar":
             return self.expr(text)
-        if op in ("const", "index"):
+        if op in ("const", "index", "check_position"):
             return {"inf": float("inf"), "-inf": -float("inf"), "nan": float("nan")}.get(text) if text.strip("-") in (
                 "inf", "nan") else self.expr(text)  # fmt: skip
         if op in ("reduce", "scan"):

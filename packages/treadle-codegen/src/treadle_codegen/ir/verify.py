@@ -295,7 +295,7 @@ def _expressions(instr: Instr) -> tuple[Any, ...]:
         return (instr.attr.index,)
     if instr.op == "masked_load":
         return (instr.attr[0].index,)
-    if instr.op in ("index", "scalar"):
+    if instr.op in ("index", "scalar", "check_position"):
         return (instr.attr,)
     return (*instr.attr[1], *instr.attr[2]) if instr.op in ("indirect_load", "indirect_store") else ()
 

@@ -62,7 +62,7 @@ def has_effect(step: Step) -> bool:
     """Whether a step matters beyond its results: a check, an operator without results (`_assert_async`), a loop that checks
     the positions it reads or writes."""
     if isinstance(step, Loop):
-        return any(i.op in ("indirect_load", "indirect_store") for i in step.body)
+        return any(i.op in ("indirect_load", "indirect_store", "check_position") for i in step.body)
     return isinstance(step, Check) or (isinstance(step, Extern) and not step.op._schema.returns)
 
 

@@ -115,7 +115,7 @@ def rename_loop(
     """The loop over other axes: every index expression has `mapping` substituted and is simplified over the new axes."""
     renaming = _renaming(tuple(mapping.items()), (*axes, *reduce_axes))
     body = tuple([_rename_instr(instr, renaming) for instr in loop.body])
-    return Loop(loop.name, axes, reduce_axes, body, loop.origins)
+    return Loop(loop.name, axes, reduce_axes, body, loop.origins, loop.is_checked)
 
 
 class _Renaming:

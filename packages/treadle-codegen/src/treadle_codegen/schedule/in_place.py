@@ -11,6 +11,10 @@ has written nothing that the caller can see.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import cache
+from typing import Any
+
+import torch
 
 from treadle_codegen.ir.loops import Axis, Buffer, BufferKind, Check, Extern, Loop, Program, View
 from treadle_codegen.ir.overlap import loads_of, may_meet
@@ -24,7 +28,7 @@ def updates_in_place(program: Program, nodes: Sequence[Node]) -> dict[str, str]:
     """Output buffer -> input buffer, for every wanted update (`Program.updates`) that may happen in the input's memory."""
     if not program.updates:
         return {}
-    raising = [k for k, node in enumerate(nodes) if may_raise(node)]
+    raising = raising_nodes(program, nodes)
     returned = [out.buffer for out in program.outputs if isinstance(out, View)]
     touching: dict[str, list[int]] = {}
     for k, node in enumerate(nodes):
@@ -85,17 +89,43 @@ def without_copies(nodes: Sequence[Node], found: Mapping[str, str]) -> list[Node
     return [node for node in nodes if (copied := _copied(node)) is None or found.get(copied[0]) != copied[1]]
 
 
-def may_raise(node: Node) -> bool:
-    """Whether the call may raise here. Loops that read at positions that are data report it at the end of the call."""
+def raising_nodes(program: Program, nodes: Sequence[Node]) -> list[int]:
+    """Where the call may raise.
+
+    A kernel on a GPU that finds a position out of range ends the whole CUDA context, as eager's does: no tensor can be read afterwards.
+    """
+    is_fatal = program.device is not None and program.device.type == "cuda"
+    return [
+        k for k, node in enumerate(nodes) if not (is_fatal and isinstance(node.item, Kernel)) and _may_raise(node)
+    ]
+
+
+def _may_raise(node: Node) -> bool:
     if isinstance(node.item, Kernel):
-        return any(instr.op.startswith("indirect_") for loop in node.item.loops for instr in loop.body)
+        return any(map(may_be_outside, node.item.loops))
     return isinstance(node.item, Check) or (isinstance(node.item, Extern) and _call_may_raise(node.item))
+
+
+def may_be_outside(loop: Loop) -> bool:
+    """Whether a loop checks positions that are data. It reports what is out of range before anything of the caller's is written."""
+    if loop.is_checked:
+        return False
+    return any(instr.op.startswith("indirect_") or instr.op == "check_position" for instr in loop.body)
 
 
 def _call_may_raise(extern: Extern) -> bool:
     """Whether the operator raises for some values of its tensors. What has no record may."""
+    if extern.op in _never_raising():
+        return False
     record = operator(extern.op)
     return bool(extern.binds) or record is None or record.raises is not Raises.NEVER
+
+
+@cache
+def _never_raising() -> frozenset[Any]:
+    """What rewrites put in for linear layers and convolutions, which never raise; it stands in no table of ATen's operators."""
+    names = ("_linear_pointwise", "_convolution_pointwise")
+    return frozenset(getattr(torch.ops.mkldnn, name).default for name in names if hasattr(torch.ops.mkldnn, name))
 
 
 def same_memory(output: Buffer, updated: Buffer) -> bool:
@@ -167,6 +197,6 @@ def verify_in_place(program: Program, nodes: Sequence[Node], found: Mapping[str,
         for node in nodes[at + 1 :]:
             if updated in node.reads | node.writes:
                 problems.append(f"{updated} is read after {output} has been written over it")
-        if any(may_raise(node) and not (k == 0 and checks_first(node)) for k, node in enumerate(nodes[at:])):
+        if any(k >= at and not (k == at and checks_first(nodes[k])) for k in raising_nodes(program, nodes)):
             problems.append(f"the call may raise after {updated} has been written over")
     return problems

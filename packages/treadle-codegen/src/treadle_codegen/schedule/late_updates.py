@@ -14,7 +14,7 @@ from dataclasses import replace
 from treadle_codegen.ir.loops import Axis, BufferKind, Instr, Load, Loop, Program, Store, View
 from treadle_codegen.lower.indexing import axis_symbol, product
 from treadle_codegen.schedule.fuse import Node
-from treadle_codegen.schedule.in_place import may_raise, same_memory, updates_in_place
+from treadle_codegen.schedule.in_place import raising_nodes, same_memory, updates_in_place
 from treadle_codegen.schedule.kernel import Kernel, merge_axes, single
 
 _MOST_ELEMENTS = 64  # the caller copies many tensors in one call, so that larger copies gain nothing
@@ -22,7 +22,7 @@ _MOST_ELEMENTS = 64  # the caller copies many tensors in one call, so that large
 
 def store_updates_late(program: Program, nodes: Sequence[Node]) -> list[Node]:
     """The nodes with a copy at the end for every such update. The program gets the steps and the buffers of the copies."""
-    raising = [k for k, node in enumerate(nodes) if may_raise(node)]
+    raising = raising_nodes(program, nodes)
     if not raising or not program.updates:
         return list(nodes)
     returned = [out.buffer for out in program.outputs if isinstance(out, View)]

@@ -56,6 +56,9 @@ class InstructionWriter(ABC):
             self._accumulate(self.accumulators[(m, k)], self._value(m, loop, instr.args[0], names, outer=False))
             return ""
         args = tuple([self._value(m, loop, a, names, outer=outer) for a in instr.args])
+        if instr.op == "check_position":
+            self._check_position(instr, args[0])
+            return ""
         if instr.op in ("store", "indirect_store"):
             self._store(instr, args, outer=outer)
             return ""
@@ -88,6 +91,10 @@ class InstructionWriter(ABC):
     @abstractmethod
     def _store(self, instr: Instr, args: tuple[str, ...], *, outer: bool) -> None:
         """Write a store."""
+
+    @abstractmethod
+    def _check_position(self, instr: Instr, position: str) -> None:
+        """Write a check of a position."""
 
     @abstractmethod
     def _accumulate(self, acc: Any, value: str) -> None:

@@ -150,7 +150,7 @@ def numbers_of(kernel: Kernel) -> tuple[Any, ...]:
             for access in (*loop_reads(loop), *loop_writes(loop)):
                 visit(access.index)
             for instr in loop.body:
-                if instr.op in ("index", "indirect_load", "indirect_store"):
+                if instr.op in ("index", "indirect_load", "indirect_store", "check_position"):
                     visit(instr.attr)
                 elif instr.op == "masked_load":
                     visit(instr.attr[1])

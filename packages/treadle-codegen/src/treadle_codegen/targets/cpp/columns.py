@@ -27,6 +27,7 @@ from treadle_codegen.targets.cpp.section import (
     Accumulator,
     SectionPrinter,
     addresses_through_data,
+    may_be_outside,
     why_varies,
     worst,
 )
@@ -142,7 +143,8 @@ class ColumnPrinter(SectionPrinter):
     def write(self) -> None:
         writer, column = self.writer, self.writer.kernel.outer[-1]
         width, extent, name = block_width(column, self._most_columns()), writer.index(column.extent), column.symbol.name
-        self.checks = addresses_through_data(writer.kernel.loops)
+        self.checks = may_be_outside(writer.kernel.loops)
+        self.all_checked = not self.checks
         if self.parallel:
             writer.line(f"#pragma omp parallel for num_threads({writer.threads}){self._bad_clause()}")
         writer.line(f"for (i64 {name}b = 0; {name}b < {extent}; {name}b += {width}) {{")

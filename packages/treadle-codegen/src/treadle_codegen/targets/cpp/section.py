@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +13,7 @@ from treadle_codegen.ir.ops import OPS, POSITIONS, SCATTERS, Cost
 from treadle_codegen.ir.product import varies_along
 from treadle_codegen.schedule.access import loop_writes, split_index, step_along
 from treadle_codegen.schedule.kernel import Section
+from treadle_codegen.schedule.positions import lies_inside, positions_to_check
 from treadle_codegen.targets.cpp.ops import (
     C_TYPES,
     MEMORY_TYPES,
@@ -28,7 +29,7 @@ from treadle_codegen.targets.cpp.pieces import linear_pieces
 from treadle_codegen.targets.cpp.vector_math import sleef_call
 from treadle_codegen.targets.instructions import InstructionWriter
 from treadle_codegen.targets.renderer import split_at_reduce
-from treadle_shapes.expr import And, Ge, Lt, Range, Symbol, simplify
+from treadle_shapes.expr import Ge, Range, Symbol, simplify
 
 if TYPE_CHECKING:
     from treadle_codegen.targets.cpp.renderer import KernelWriter
@@ -68,7 +69,7 @@ class SectionPrinter(InstructionWriter):
         self.accumulators: dict[tuple[int, int], Accumulator] = {}
         self.checks = self.checks_inside = False  # whether positions may be out of range, found in the innermost loop
         self.streams = writer.tiling.streams
-        self.all_checked = False  # whether that has been found out before the loops
+        self.all_checked = False  # whether that has been found out before the loops, or before the kernel
         self.checked: dict[
             tuple[str, IntLike], str
         ] = {}  # positions checked before the innermost loop: (value, size) -> name
@@ -77,9 +78,10 @@ class SectionPrinter(InstructionWriter):
 
     def write(self) -> None:
         writer, axes = self.writer, self.section.axes
-        self.checks = self.checks_inside = addresses_through_data(self.section.members)
+        self.checks = self.checks_inside = may_be_outside(self.section.members)
+        self.all_checked = not self.checks
         self._declare()
-        if any(i.op == "indirect_store" for member in self.section.members for i in member.body):
+        if self.checks and any(i.op == "indirect_store" for member in self.section.members for i in member.body):
             self._check_all()
         if not axes:
             for m, loop in enumerate(self.section.members):
@@ -451,7 +453,7 @@ class SectionPrinter(InstructionWriter):
     def _indirect(self, attr: tuple[Any, ...], indices: tuple[str, ...]) -> str:
         buffer, strides, sizes = attr[:3]
         terms = []
-        self.writer.checks_bounds = True
+        self.writer.checks_bounds |= not self.all_checked
         for index, stride, size in zip(indices, strides, sizes, strict=True):
             if self.all_checked:
                 terms.append(f"{index} * ({self.writer.index(stride)})")
@@ -472,7 +474,7 @@ class SectionPrinter(InstructionWriter):
     def _is_inside(self, index: str, size: IntLike) -> bool:
         """Whether a value is known to be a position in a dimension of that size."""
         e = self.writer.positions.get(index)
-        return e is not None and _lies_inside(e, size, self.writer.ranges)
+        return e is not None and lies_inside(e, size, self.writer.ranges)
 
     def _check(self, index: str, size: IntLike) -> str:
         """The name of a position that is in range; the call fails if `index` was not."""
@@ -480,6 +482,11 @@ class SectionPrinter(InstructionWriter):
         self.writer.line(f"bad |= (u64){index} >= (u64)({self.writer.index(size)});")
         self.writer.line(f"const i64 {name} = (u64){index} >= (u64)({self.writer.index(size)}) ? 0 : {index};")
         return name
+
+    def _check_position(self, instr: Instr, position: str) -> None:
+        self.writer.checks_bounds = True
+        if (position, instr.attr) not in self.checked:
+            self._check(position, instr.attr)
 
     def _store(self, instr: Instr, args: tuple[str, ...], *, outer: bool) -> None:
         line = self.writer.line
@@ -509,22 +516,6 @@ class SectionPrinter(InstructionWriter):
             line(f"{self._place(buffer, index)} = {self._in_memory(args[0], instr.dtype)};")
 
 
-def positions_to_check(loop: Loop, ranges: Mapping[Symbol, Range]) -> list[tuple[int, IntLike]]:
-    """The instructions whose values are positions that may be out of range, each with the size of the dimension."""
-    found: dict[tuple[int, IntLike], None] = {}
-    for instr in loop.body:
-        if instr.op in ("indirect_load", "indirect_store"):
-            for k, size in zip(instr.args[instr.op == "indirect_store" :], instr.attr[2], strict=True):
-                position = loop.body[k]
-                if position.op not in ("index", "const") or not _lies_inside(position.attr, size, ranges):
-                    found[(k, size)] = None
-    return list(found)
-
-
-def _lies_inside(e: IntLike, size: IntLike, ranges: Mapping[Symbol, Range]) -> bool:
-    return simplify(And(Ge(e, 0), Lt(e, size)), ranges) is True
-
-
 def why_not_streams(section: Section, parallel: bool) -> str | None:
     """Why the innermost loop is not split into streams, or None."""
     extent = section.axes[-1].extent
@@ -544,8 +535,14 @@ def why_not_streams(section: Section, parallel: bool) -> str | None:
 
 
 def addresses_through_data(loops: Iterable[Loop]) -> bool:
-    """Whether some position in memory is data, which may be out of range."""
+    """Whether some position in memory is data."""
     return any(instr.op in ("indirect_load", "indirect_store") for loop in loops for instr in loop.body)
+
+
+def may_be_outside(loops: Iterable[Loop]) -> bool:
+    """Whether the loops check positions that are data."""
+    checking = ("indirect_load", "indirect_store", "check_position")
+    return any(instr.op in checking for loop in loops if not loop.is_checked for instr in loop.body)
 
 
 def why_in_order(section: Section, axis: Axis) -> str | None:

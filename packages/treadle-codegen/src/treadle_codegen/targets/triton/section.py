@@ -225,6 +225,7 @@ class SectionWriter(InstructionWriter):
         self.section = section
         self.position = position
         self.fill = fill
+        self.all_checked = all(loop.is_checked for loop in section.members)
         self.is_whole = writer.tiling is not None and bool(writer.tiling.whole) and writer.tiling.whole[position]
         self.known_row = row
         if row is not None:
@@ -491,16 +492,22 @@ class SectionWriter(InstructionWriter):
         mask = writer.mask(dims)
         terms = []
         for index, stride, size in zip(indices, strides, sizes, strict=True):
-            if not _may_be_outside(writer.intervals.get(index), size):
-                terms.append(f"{index} * ({writer.index(stride)})")
-                continue
-            writer.checks_bounds = True
-            inside = f"({index} >= 0) & ({index} < {writer.index(size)})"
-            condition = f"({inside}) | ~({mask})" if mask else inside
-            writer.line(f"require_index({condition})")
+            if not self.all_checked:
+                self._require(index, size, mask)
             terms.append(f"{index} * ({writer.index(stride)})")
         offset = f"({' + '.join(terms) or '0'})"
         return f"{writer.param(buffer)} + {neighbours(writer, offset, dims, indices, strides)}", mask, dims
+
+    def _require(self, index: str, size: IntLike, mask: str | None) -> None:
+        """Have the call fail where a position that is data is out of range."""
+        writer = self.writer
+        if _may_be_outside(writer.intervals.get(index), size):
+            writer.checks_bounds = True
+            inside = f"({index} >= 0) & ({index} < {writer.index(size)})"
+            writer.line(f"require_index({f'({inside}) | ~({mask})' if mask else inside})")
+
+    def _check_position(self, instr: Instr, position: str) -> None:
+        self._require(position, instr.attr, self.writer.mask(self.writer.value_dims[position]))
 
     def _indirect_load(self, instr: Instr, args: tuple[str, ...]) -> str:
         pointer, mask, _ = self._indirect(instr.attr, args)
