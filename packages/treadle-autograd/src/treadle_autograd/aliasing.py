@@ -51,7 +51,9 @@ def independence_check(input_values: Sequence[Any], mutated: frozenset[int]) -> 
     """
     import numpy  # not needed by graphs that change nothing
 
-    filled = [(k, fake) for k, fake in enumerate(input_values) if isinstance(fake, torch.Tensor) and _may_be_filled(fake)]
+    filled = [
+        (k, fake) for k, fake in enumerate(input_values) if isinstance(fake, torch.Tensor) and _may_be_filled(fake)
+    ]
     if len(filled) < 2:
         return lambda inputs: True
     pick = picker([k for k, _ in filled])

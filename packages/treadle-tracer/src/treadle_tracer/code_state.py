@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import MutableMapping, Sequence
+from collections.abc import Iterable, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, field
 from types import CodeType, FunctionType
 from typing import TYPE_CHECKING, Any
@@ -21,8 +21,10 @@ from .output.call_changes import (
     changed_dimensions,
     exchanged_modules,
     exchanged_tensors,
+    follow,
     parts_of_other_tensors,
 )
+from .output.recompile_reasons import differs_in_kind
 from .source import LocalSource, Source
 from .values.cached_answers import places_that_differ
 
@@ -131,10 +133,7 @@ class CodeState:
         known.inputs |= {s for s, times in exchanged.items() if times > 1 or isinstance(s, LocalSource)}
         if dynamic is not False:
             for entry in missed:
-                for source, dims in changed_dimensions(entry.payload, frame).items():
-                    sizes = known.setdefault(source, {})
-                    for dim, size in dims.items():
-                        sizes[dim] = max(size, sizes.get(dim, 0))
+                self._learn_sizes(frame, entry)
             self._learn_parts(frame, missed)
         if dynamic:
             for name, value in frame.locals.items():
@@ -146,7 +145,24 @@ class CodeState:
             modules=known.modules,
             varying=known.varying,
             strides=known.strides,
+            apart=known.apart,
         )
+
+    def _learn_sizes(self, frame: treadle_frame.FrameInfo, entry: Any) -> None:
+        """Learn which sizes and numbers of this call an entry does not have.
+
+        Where a prompt of many tokens and a step of one token are calls of different kinds, the step gets an entry for one token.
+        """
+        known, changed = self.dynamic, changed_dimensions(entry.payload, frame)
+        is_other_kind = _has_ones(entry.payload, changed, frame) and differs_in_kind(entry, frame)
+        for source, dims in changed.items():
+            sizes = known.setdefault(source, {})
+            for dim, size in dims.items():
+                if is_other_kind and dim not in sizes:
+                    known.apart.setdefault(source, set()).add(dim)
+                elif not is_other_kind:
+                    known.apart.get(source, set()).discard(dim)
+                sizes[dim] = max(size, sizes.get(dim, 0))
 
     def _learn_parts(self, frame: treadle_frame.FrameInfo, missed: Sequence[Any]) -> None:
         """Learn which tensors are parts of others whose sizes change: those that are not like a part of either of two entries."""
@@ -253,6 +269,15 @@ class CodeState:
 _CHOICES = 1
 # So many instances of a class the user may compile; each gets an entry of its own, with its parameters as constants.
 _COMPILED_MODULES = 8
+
+
+def _has_ones(payload: Any, changed: Mapping[Source, Iterable[int]], frame: treadle_frame.FrameInfo) -> bool:
+    """Whether one of the sizes that differ is 1, in this call or in the entry's."""
+    for guard in payload.tensors:
+        dims = list(changed.get(guard.source, ()))
+        if dims and 1 in [s[d] for s in (guard.sizes, follow(guard.source.path, frame).shape) for d in dims]:
+            return True
+    return False
 
 
 def _is_method(code: CodeType, module: torch.nn.Module) -> bool:

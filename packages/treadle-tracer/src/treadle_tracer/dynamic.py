@@ -32,6 +32,7 @@ class DynamicSources(dict[Source, dict[int, int]]):
     varying              where calls keep deciding differently on numbers of outside tensors (`decided`), or call cached functions of other
                          numbers each time (`values.cached_functions`)
     modules              where calls had different modules: what is found at such a source, or below one, is guarded by its structure
+    apart                dimensions of tensors that have changed only between calls that no entry could serve alike: 1 is a constant there
     generalise_size_one  a dynamic dimension of size 1 is traced with a larger size, so that the entry serves both (see `output.size_one`)
     has_generalised      set when a trace has done so
     """
@@ -44,12 +45,14 @@ class DynamicSources(dict[Source, dict[int, int]]):
         modules: Iterable[Source] = (),
         varying: Iterable[Place] = (),
         strides: Mapping[Source, Iterable[int]] | None = None,
+        apart: Mapping[Source, Iterable[int]] | None = None,
     ):
         super().__init__({source: dict(dims) for source, dims in (sizes or {}).items()})
         self.inputs = set(inputs)
         self.modules = set(modules)
         self.varying = set(varying)
         self.strides = {source: set(dims) for source, dims in (strides or {}).items()}
+        self.apart = {source: set(dims) for source, dims in (apart or {}).items()}
         self.generalise_size_one = generalise_size_one
         self.has_generalised = False
 
@@ -68,7 +71,8 @@ class DynamicSources(dict[Source, dict[int, int]]):
         return self._with_sizes(sizes, self.generalise_size_one)
 
     def _with_sizes(self, sizes: Mapping[Source, Mapping[int, int]], generalise_size_one: bool) -> DynamicSources:
-        return DynamicSources(sizes, generalise_size_one, self.inputs, self.modules, self.varying, self.strides)
+        known = (self.inputs, self.modules, self.varying, self.strides, self.apart)
+        return DynamicSources(sizes, generalise_size_one, *known)
 
     def is_structural(self, source: Source) -> bool:
         """Whether a module at this source is guarded by what it consists of, and not by its identity."""
@@ -112,7 +116,8 @@ def hints_of(tensor: torch.Tensor, source: Source, known: DynamicSources, option
         mark = marks.get(dim)
         if size == 0 or not _is_wanted(mark, dim in seen, dynamic):
             continue
-        hint = size if size > 1 or not known.generalise_size_one else _size_for_one(mark, seen.get(dim, 0))
+        is_constant = size > 1 or not known.generalise_size_one or dim in known.apart.get(source, ())
+        hint = size if is_constant else _size_for_one(mark, seen.get(dim, 0))
         if hint > 1:
             found[dim] = hint
             known.has_generalised = known.has_generalised or size == 1

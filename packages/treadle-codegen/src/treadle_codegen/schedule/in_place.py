@@ -95,9 +95,7 @@ def raising_nodes(program: Program, nodes: Sequence[Node]) -> list[int]:
     A kernel on a GPU that finds a position out of range ends the whole CUDA context, as eager's does: no tensor can be read afterwards.
     """
     is_fatal = program.device is not None and program.device.type == "cuda"
-    return [
-        k for k, node in enumerate(nodes) if not (is_fatal and isinstance(node.item, Kernel)) and _may_raise(node)
-    ]
+    return [k for k, node in enumerate(nodes) if not (is_fatal and isinstance(node.item, Kernel)) and _may_raise(node)]
 
 
 def _may_raise(node: Node) -> bool:

@@ -39,7 +39,12 @@ class _Numbers(dict[str, int]):
 
 
 def _loop(loop: Loop, numbers: _Numbers) -> Hashable:
-    return loop.axes, loop.reduce_axes, loop.is_checked, tuple([(i.op, i.args, i.dtype, _attribute(i, numbers)) for i in loop.body])
+    return (
+        loop.axes,
+        loop.reduce_axes,
+        loop.is_checked,
+        tuple([(i.op, i.args, i.dtype, _attribute(i, numbers)) for i in loop.body]),
+    )
 
 
 def _attribute(instr: Instr, numbers: _Numbers) -> Hashable:

@@ -35,6 +35,28 @@ def recompile_reason(entries: Sequence[Any], frame: Any, dynamic: DynamicSources
     return shown if len(entries) == 1 else f"{shown} (the nearest of {len(entries)} compiled versions)"
 
 
+def differs_in_kind(entry: Any, frame: Any) -> bool:
+    """Whether a call differs from an entry in more than sizes, strides and numbers: no entry would serve both."""
+    payload = entry.payload
+    tensors = {path_key(guard.source.path): guard for guard in payload.tensors}
+    numbers = {path_key(source.path) for source, _ in payload.numbers}
+    for check in _failing_checks(entry, frame):
+        keys = _prefixes(path_key(check.path))
+        owner = next((tensors[key] for key in keys if key in tensors), None)
+        if owner is not None and owner.identity is None:
+            found = follow(owner.source.path, frame)
+            if type(found) is not owner.kind or found.dtype != owner.dtype or found.dim() != len(owner.sizes):
+                return True
+        elif keys[0] not in numbers and not _is_about_numbers(payload, check):
+            return True
+    return False
+
+
+def _is_about_numbers(payload: Payload, check: Any) -> bool:
+    """Whether a check is one of the sizes and numbers of a dynamic entry."""
+    return payload.dynamic is not None and (check.op == "native_tensor" or payload.dynamic.is_guarded_by(check))
+
+
 def _distance(texts: Sequence[str]) -> int:
     """A different size counts less than a different dtype, type or object."""
     return sum(1 if ".size()[" in text else 2 for text in texts)
@@ -81,7 +103,7 @@ def _differences(payload: Payload, checks: Sequence[Any], frame: Any, dynamic: D
             strides = dynamic.strides.get(owner.source, ())
             found = _tensor_differences(owner, frame, dynamic.get(owner.source, {}), strides)
         numbers_of = payload.dynamic
-        if not found and numbers_of is not None and (check.op == "native_tensor" or numbers_of.is_guarded_by(check)):
+        if not found and numbers_of is not None and _is_about_numbers(payload, check):
             found = _broken_decisions(numbers_of, frame)
         if not found:
             is_input = owner is not None and kind.is_identity and owner.source in dynamic.inputs
