@@ -190,3 +190,33 @@ def test_an_operator_that_may_warn_runs_under_the_filters():
         warnings.simplefilter("always")
         assert torch.equal(fast(torch.eye(3)), an_operator_that_warns(torch.eye(3)))
     assert not seen and "output" in recorder.codes()
+
+
+@pytest.mark.parametrize("module", ["__main__", __name__])
+@pytest.mark.parametrize("action", ["default", "error"])
+def test_the_interpreter_s_own_filters_hold_plain_text(action, module):
+    """As a process without pytest has them: `('default', None, DeprecationWarning, '__main__', 0)`."""
+
+    def function(x):
+        warnings.warn("old", DeprecationWarning)
+        return x + 1
+
+    def run(function):
+        globals().pop("__warningregistry__", None)
+        with warnings.catch_warnings(record=True) as seen:
+            warnings.filters[:] = [
+                (action, None, DeprecationWarning, module, 0),
+                ("ignore", None, DeprecationWarning, None, 0),
+            ]
+            warnings._filters_mutated()  # type: ignore[attr-defined]
+            try:
+                result = repr(function(torch.eye(3)))
+            except DeprecationWarning as error:
+                result = repr(error)
+        return result, [str(w.message) for w in seen]
+
+    expected = run(function)
+    fast, recorder = compiled(function)
+    assert run(fast) == expected
+    if (action, module) != ("error", __name__):
+        assert recorder.graphs

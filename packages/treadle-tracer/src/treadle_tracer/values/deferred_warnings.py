@@ -181,7 +181,12 @@ class _IsNoError:
 
 
 def _matches(pattern: Any, text: str | None) -> bool | None:
-    """Whether a filter without a pattern or with this one takes the text; None if that is not known."""
+    """Whether a filter without a pattern or with this one takes the text; None if that is not known.
+
+    The interpreter's own filters hold plain text, which is to be equal (`check_matched` in CPython's Python/_warnings.c).
+    """
     if pattern is None:
         return True
-    return None if text is None else pattern.match(text) is not None
+    if text is None:
+        return None
+    return pattern == text if type(pattern) is str else pattern.match(text) is not None
