@@ -152,6 +152,15 @@ def of_a_number(x):
         return x + 1, str(error)
 
 
+def as_an_attribute(x):
+    """As `abc` of torchsde looks at all attributes of an instance."""
+    target = Target()
+    names = [name for name in dir(target) if getattr(getattr(target, name), "is_abstract", False)]
+    before = target.__weakref__
+    reference = weakref.ref(target)
+    return x + len(names), before, target.__weakref__ is reference, Target().__weakref__, KEPT.__weakref__ is REFERENCE
+
+
 def _plain(value):
     if isinstance(value, (tuple, list)):
         return [*map(_plain, value)]
@@ -178,6 +187,7 @@ WHOLE = (
     of_a_dict_that_leaves_with_its_owner,
     as_keys,
     in_a_set,
+    as_an_attribute,
 )
 LEFT = (
     leaves_alone,

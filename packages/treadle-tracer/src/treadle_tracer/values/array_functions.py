@@ -47,6 +47,7 @@ from treadle_tracer.values.deferred_warnings import warn
 from treadle_tracer.values.objects import ObjectValue
 from treadle_tracer.values.sequences import ListValue, Sequence, TupleValue
 from treadle_tracer.values.tensor import SymbolicValue, TensorValue, shape_of
+from treadle_tracer.values.ufuncs_of_tensors import call_ufunc_of_tensors, takes_tensors
 from treadle_tracer.values.value import Value
 
 if TYPE_CHECKING:
@@ -73,6 +74,8 @@ def call_function(tx: TraceContext, function: Any, args: list[Value], kwargs: di
     every = [*args, *kwargs.values()]
     if is_pure_numpy_function(function) and all(arg.is_constant() for arg in every):
         return _known(tx, function, args, kwargs)
+    if is_ufunc(function) and takes_tensors(function, args, kwargs):
+        return call_ufunc_of_tensors(tx, function, args, dict(kwargs))
     if is_ufunc(function):
         return call_ufunc(tx, function, args, dict(kwargs))
     name = getattr(function, "__name__", "")

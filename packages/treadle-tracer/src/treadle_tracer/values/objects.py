@@ -212,6 +212,11 @@ class ObjectValue(Value):
 
     def made_slot(self, tx: TraceContext, raw: Any, name: str) -> Value | None:
         """`load_slot` of an instance that the trace has made, where the program has stored nothing."""
+        if name == "__weakref__":  # the reference to the object that has no callback, if there is one
+            if any(reference.target is self for reference in tx.weak_references):
+                raise Unsupported("weak-reference", self.describe())
+            _, reference = tx.wrapped.get(id(self), (self, NONE))
+            return reference
         is_member = isinstance(self.container, PartialValue) and raw is vars(functools.partial).get(name)
         return self.container.member(name) if is_member else None  # type: ignore[union-attr]
 
