@@ -17,7 +17,7 @@ def broken(tmp_path: Path, script: str) -> Compiler:
     path = tmp_path / "g++"
     path.write_text(f"#!/bin/sh\n{script}\n")
     path.chmod(0o755)
-    return Compiler((str(path),), "broken")
+    return Compiler((str(path),), f"broken {path}")
 
 
 @pytest.mark.parametrize("background", [False, True])
@@ -89,6 +89,30 @@ exec g++ "$@\""""
     flags = compile_flags(1, "y = sleef_sin_f(x);")
     assert "-fno-tree-sink" in flags
     assert compile_to_bytes("int x;", broken(tmp_path, script), flags)
+
+
+@pytest.mark.parametrize("refused", ["-fno-tree-sink", "-lgcc"])
+def test_what_a_compiler_refuses_is_remembered(tmp_path: Path, refused: str) -> None:
+    script = f"""echo run >> "$(dirname "$0")/log"
+case " $* " in *{refused}*) echo "g++: {refused}: unknown" >&2; exit 1;; esac
+exec g++ "$@\""""
+    compiler, flags = broken(tmp_path, script), compile_flags(1, "y = sleef_sin_f(x);")
+    runs = []
+    for _ in range(3):
+        assert compile_to_bytes("int x;", compiler, flags)
+        runs.append(len((tmp_path / "log").read_text().splitlines()))
+    assert runs == [2, 3, 4]
+
+
+def test_code_that_needs_more_libraries_is_not_remembered(tmp_path: Path) -> None:
+    """What one kernel cannot be linked without says nothing of the next."""
+    script = """case " $* " in *-nostdlib*) grep -q needs "$(dirname "$0")"/*/kernels.cpp && { echo "undefined symbol: f" >&2; exit 1; };; esac
+exec g++ "$@\""""
+    compiler = broken(tmp_path, script)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("tempfile.tempdir", str(tmp_path))
+        assert b"crtstuff.c" in compile_to_bytes("int needs;", compiler, compile_flags(1))
+        assert b"crtstuff.c" not in compile_to_bytes("int x;", compiler, compile_flags(1))
 
 
 def test_libraries_need_the_c_library_alone() -> None:

@@ -180,11 +180,15 @@ def compile_to_bytes(source: str, compiler: Compiler, flags: tuple[str, ...], *,
 def _compile_in(directory: Path, source: str, compiler: Compiler, flags: tuple[str, ...], background: bool) -> bytes:
     text, library = directory / "kernels.cpp", directory / "kernels.so"
     text.write_text(source)
+    run = _run_in_background if background else _run
+    known = _refused_flags.setdefault(compiler.identity, set())
     command = [*compiler.command, *flags, "-o", str(library), str(text), "-lm", *_link_flags(flags, source)]
-    code, errors = _run_in_background(command) if background else _run(command)
+    command = [word for word in command if word not in known]
+    code, errors = run(command)
     while code > 0 and (refused := _refused(errors).intersection(command)):
+        known.update(refused if _names_flags(errors) else ())
         command = [word for word in command if word not in refused]
-        code, errors = _run_in_background(command) if background else _run(command)
+        code, errors = run(command)
     if code < 0:
         raise CodegenUnavailable(f"the C++ compiler {compiler} was killed by signal {-code}")
     if code != 0 and _KILLED in errors:  # out of memory
@@ -205,6 +209,14 @@ def _compile_in(directory: Path, source: str, compiler: Compiler, flags: tuple[s
 def _link_flags(flags: tuple[str, ...], source: str) -> tuple[str, ...]:
     needs_more = "-fopenmp" in flags or "#include" in source  # as the launcher of kernels on a GPU has it
     return _C_ALONE if platform.system() == "Linux" and not needs_more else ()
+
+
+_refused_flags: dict[str, set[str]] = {}
+"""What each compiler has refused by name in this process: a kernel takes one run of it instead of two from then on."""
+
+
+def _names_flags(errors: str) -> bool:
+    return any(flag in errors for flag in (*_GXX_ONLY, *_C_ALONE))
 
 
 def _refused(errors: str) -> set[str]:
