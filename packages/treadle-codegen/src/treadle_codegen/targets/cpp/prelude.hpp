@@ -23,6 +23,8 @@ template <class T> constexpr T max(T a, T b) { return a > b ? a : b; }
 #define PREFER_VECTORS(width) __attribute__((target(width)))
 #define KERNEL static __attribute__((noipa))
 #endif
+// The compiler does not know any more where a pointer comes from.
+#define FORGET(pointer) __asm__("" : "+r"(pointer))
 
 // The C library's power, which is Python's: under its own name the compiler replaces some calls by others that round differently.
 #if defined(__APPLE__)

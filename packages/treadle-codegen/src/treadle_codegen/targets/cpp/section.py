@@ -14,6 +14,7 @@ from treadle_codegen.ir.product import varies_along
 from treadle_codegen.schedule.access import loop_writes, split_index, step_along
 from treadle_codegen.schedule.kernel import Section
 from treadle_codegen.schedule.positions import lies_inside, positions_to_check
+from treadle_codegen.targets.cpp.far_loads import far_loads
 from treadle_codegen.targets.cpp.ops import (
     C_TYPES,
     MEMORY_TYPES,
@@ -69,6 +70,7 @@ class SectionPrinter(InstructionWriter):
         self.accumulators: dict[tuple[int, int], Accumulator] = {}
         self.checks = self.checks_inside = False  # whether positions may be out of range, found in the innermost loop
         self.streams = writer.tiling.streams
+        self.pointers: dict[tuple[str, IntLike], str] = {}  # of loads that have pointers of their own
         self.all_checked = False  # whether that has been found out before the loops, or before the kernel
         self.checked: dict[
             tuple[str, IntLike], str
@@ -81,6 +83,7 @@ class SectionPrinter(InstructionWriter):
         self.checks = self.checks_inside = may_be_outside(self.section.members)
         self.all_checked = not self.checks
         self._declare()
+        self._separate_far_loads()
         if self.checks and any(i.op == "indirect_store" for member in self.section.members for i in member.body):
             self._check_all()
         if not axes:
@@ -113,6 +116,16 @@ class SectionPrinter(InstructionWriter):
         self._finish()
 
     # -- loops and accumulators
+
+    def _separate_far_loads(self) -> None:
+        """Give loads that step far along the innermost axis pointers of their own."""
+        writer = self.writer
+        if not self.section.axes:
+            return
+        for buffer, index in far_loads(self.section.members, self.section.axes[-1], writer.kernel.locals):
+            name = self.pointers[(buffer, index)] = writer.fresh() + "p"
+            writer.line(f"const {MEMORY_TYPES[writer.buffers[buffer].dtype]}* {name} = {writer.param(buffer)};")
+            writer.line(f"FORGET({name});")
 
     def _open_outer(self) -> int:
         """Open the loops around the innermost one; how many."""
@@ -416,7 +429,10 @@ class SectionPrinter(InstructionWriter):
         return expression(op, args, dtype, arg_dtype)
 
     def _place(self, buffer: str, index: IntLike) -> str:
-        return f"{self.writer.param(buffer)}[{self._element(buffer, index)}]"
+        return f"{self._pointer(buffer, index)}[{self._element(buffer, index)}]"
+
+    def _pointer(self, buffer: str, index: IntLike) -> str:
+        return self.pointers.get((buffer, index)) or self.writer.param(buffer)
 
     def _element(self, buffer: str, index: IntLike) -> str:
         """Where an element lies in the memory, or in the array, that stands for a buffer."""
@@ -437,7 +453,7 @@ class SectionPrinter(InstructionWriter):
         step = step_along(load.index, self._vector_axis())
         if not isinstance(step, int) or abs(step) < 2:
             return read_memory(place, dtype)
-        memory, position = self.writer.param(load.buffer), self._element(load.buffer, load.index)
+        memory, position = self._pointer(load.buffer, load.index), self._element(load.buffer, load.index)
         shape = () if load.buffer in self.writer.kernel.locals else self.writer.buffers[load.buffer].shape
         if all(map(self._is_positive, shape)):
             name = self.writer.fresh()

@@ -11,7 +11,9 @@ A loop of two to four points has no vectors; the one around it has: 32 us and 12
 from __future__ import annotations
 
 from treadle_codegen.ir.loops import Axis
+from treadle_codegen.schedule.access import loop_reads
 from treadle_codegen.schedule.kernel import Section
+from treadle_codegen.targets.cpp.far_loads import steps_far
 from treadle_codegen.targets.cpp.section import SectionPrinter, addresses_through_data
 
 _SHORT = 4  # points
@@ -27,6 +29,9 @@ def why_not_written_out(section: Section) -> str | None:
         return "not one short axis"
     if last * sum(len(member.body) for member in section.members) > _LONG_BODY:
         return "a long body"
+    reads = [read for member in section.members for read in loop_reads(member) if read.index is not None]
+    if any(steps_far(read.index, section.axes[-2]) for read in reads):
+        return "rows that lie far apart"
     stores = (instr.attr for member in section.members for instr in member.body if instr.op == "store")
     if addresses_through_data(section.members) or any(store.mode == "add" for store in stores):
         return "memory is addressed through data or added to"
