@@ -311,7 +311,9 @@ def _is_static(sizes: Sequence[Any]) -> bool:
 def _check_shape(grad: torch.Tensor, expected: Sequence[Any]) -> None:
     torch._check(
         grad.dim() == len(expected) and all(a == b for a, b in zip(grad.shape, expected, strict=True)),
-        lambda: f"Expected grad_output to have the same shape as output; output.size {list(expected)}, got {list(grad.shape)}",
+        lambda: (
+            f"Expected grad_output to have the same shape as output; output.size {list(expected)}, got {list(grad.shape)}"
+        ),
     )
 
 

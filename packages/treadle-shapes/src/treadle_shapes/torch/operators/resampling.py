@@ -33,4 +33,6 @@ families(
     """,
     fake_correction="gradients of resampling",
 )
-families("upsample_bilinear2d_backward upsample_trilinear3d_backward", fake_correction="formats of resampling gradients")
+families(
+    "upsample_bilinear2d_backward upsample_trilinear3d_backward", fake_correction="formats of resampling gradients"
+)
