@@ -286,7 +286,7 @@ def _resampling_gradient(
     mode: Any, func: Any, grad: torch.Tensor, output_size: Any, input_size: Any, *rest: Any, **named: Any
 ) -> Any:
     """A row-major tensor of `input_size`. C++ answers where all sizes are numbers."""
-    if _is_static((*grad.shape, *output_size, *input_size)):
+    if all(type(size) is int for size in (*grad.shape, *output_size, *input_size)):
         return NotImplemented
     _check_shape(grad, (*input_size[:2], *output_size))
     with mode:
@@ -302,10 +302,6 @@ def _formatted_resampling_gradient(
         return gradient
     with mode:
         return gradient.contiguous(memory_format=suggest_memory_format(grad))
-
-
-def _is_static(sizes: Sequence[Any]) -> bool:
-    return all(type(size) is int for size in sizes)
 
 
 def _check_shape(grad: torch.Tensor, expected: Sequence[Any]) -> None:
