@@ -36,7 +36,7 @@ from .contract import (
     ViewOfInput,
 )
 from .errors import UnsupportedGraph
-from .functionalise import unwrap
+from .functionalise import grad_fn_of, unwrap
 from .readings import PLAIN, Reading, reading_of
 from .recorder import AtenRecorder, storage_key
 from .size_reader import SizeReader
@@ -298,7 +298,7 @@ def _relation(alias: torch.Tensor, base: torch.Tensor) -> Relation:
     root = alias._base
     if root is not base and root is not base._base and not alias.requires_grad and not _is_view_of(root, base):
         return Relation.VIEW_OF_DETACHED
-    return Relation.UNRECORDED if base.requires_grad and alias.grad_fn is None else Relation.VIEW
+    return Relation.UNRECORDED if base.requires_grad and grad_fn_of(alias) is None else Relation.VIEW
 
 
 def _is_view_of(one: torch.Tensor | None, other: torch.Tensor) -> bool:

@@ -16,6 +16,7 @@ import torch
 from torch import fx
 from torch._subclasses.fake_tensor import FakeTensorMode
 
+from treadle_shapes import UnbackedError
 from treadle_shapes.torch import symbolic_dispatch, unwrapped
 
 from .asserts import is_assert
@@ -77,11 +78,12 @@ def run_as_eager(
 def _call_like_eager(node: fx.Node, args: Any, kwargs: Any, mode: FakeTensorMode) -> Any:
     """Call the node's target with the composite kernels of C++, whose results alias what eager's alias (Python's `dropout` copies).
 
-    Some of them take no symbolic sizes (`matmul` before torch 2.13). Then Python's kernels run.
+    Some of them take no symbolic sizes (`matmul` before torch 2.13), or ask for sizes that are known only at run time (`pad`). Then
+    Python's kernels run.
     """
     try:
         return call_node(node, args, kwargs, mode)
-    except Refusal:
+    except (Refusal, UnbackedError):
         if mode.shape_env is None:
             raise
     with symbolic_dispatch():

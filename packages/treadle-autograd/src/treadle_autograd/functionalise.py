@@ -75,6 +75,16 @@ def functionalisation() -> Iterator[None]:
         torch._disable_functionalization()
 
 
+def grad_fn_of(wrapper: torch.Tensor) -> Any:
+    """`wrapper.grad_fn`, asked outside `functionalisation`.
+
+    Of a view whose memory was written through another view, autograd makes the node anew and calls the view operator again. That call
+    must give a view here, too: without the layer it would give a copy, whose fake kernel knows no symbolic sizes.
+    """
+    with functionalisation():
+        return wrapper.grad_fn
+
+
 def wrap(fake: torch.Tensor) -> torch.Tensor:
     """A functional tensor whose current value is `fake`."""
     return torch._to_functional_tensor(fake)

@@ -38,7 +38,7 @@ from .describe import GraphOutputs, describe_outputs, output_numbers
 from .effects import remove_dead_nodes
 from .errors import UnsupportedGraph
 from .functional_trace import FunctionalTrace
-from .functionalise import wrap
+from .functionalise import grad_fn_of, wrap
 from .histories import functions_behind
 from .inner_gradients import differentiable_outputs
 from .lost_histories import why_history_is_lost
@@ -266,7 +266,7 @@ def why_not_differentiable(
 def why_not_differentiable_twice(values: Sequence[Any]) -> str | None:
     """Why autograd raises where gradients that are differentiated are not to be. A trace does not meet the node that does so: it has no
     successor, so nothing that gradients are wanted of is behind it."""
-    behind = functions_behind(value.grad_fn for value in values if isinstance(value, torch.Tensor))
+    behind = functions_behind(grad_fn_of(value) for value in values if isinstance(value, torch.Tensor))
     if any(function.name() == "torch::autograd::Error" for function in behind):
         return "a function is differentiated twice that may be differentiated once"
     return None
@@ -274,7 +274,8 @@ def why_not_differentiable_twice(values: Sequence[Any]) -> str | None:
 
 def sources_of_outputs(wrappers: Mapping[int, torch.Tensor], positions: Sequence[int]) -> dict[int, tuple[int, ...]]:
     """For each output at `positions`, the positions of those of them that autograd computes it from. Empty for a single output."""
-    edges = {(wrappers[p].grad_fn, wrappers[p].output_nr): p for p in positions if wrappers[p].grad_fn is not None}
+    functions = {p: grad_fn_of(wrappers[p]) for p in positions}
+    edges = {(functions[p], wrappers[p].output_nr): p for p in positions if functions[p] is not None}
     found: dict[int, tuple[int, ...]] = {}
     if len(positions) < 2:
         return found

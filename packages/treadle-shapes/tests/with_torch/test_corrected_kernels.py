@@ -7,13 +7,13 @@ import random
 
 import pytest
 
-from treadle_shapes import ShapeEnv
+from treadle_shapes import ShapeEnv, evaluate
 
 torch = pytest.importorskip("torch")
 
 from treadle_shapes.torch.corrected_kernels import batch_norm, view_strides  # noqa: E402
 from treadle_shapes.torch.fake_tensors import fake_like, fake_mode  # noqa: E402
-from treadle_shapes.torch.shape_env import fake_shape_env  # noqa: E402
+from treadle_shapes.torch.shape_env import expr_of, fake_shape_env, fake_tensor  # noqa: E402
 
 
 @pytest.mark.parametrize("shape", [(1, 3), (1, 2, 1), (1, 2, 1, 1), (2, 3)])
@@ -161,3 +161,41 @@ def test_lengths_in_tensors_make_a_size_that_data_tells():
     assert losses.shape == (2,)
     assert table.shape[:2] == (2, 6)
     assert isinstance(table.shape[2], torch.SymInt)
+
+
+RESAMPLINGS = {
+    "upsample_linear1d": 1,
+    "upsample_bilinear2d": 2,
+    "upsample_trilinear3d": 3,
+    "upsample_bicubic2d": 2,
+    "upsample_nearest1d": 1,
+    "upsample_nearest2d": 2,
+    "upsample_nearest3d": 3,
+    "_upsample_nearest_exact3d": 3,
+    "_upsample_bicubic2d_aa": 2,
+}
+
+
+@pytest.mark.parametrize("channels_last", [False, True])
+@pytest.mark.parametrize("name", RESAMPLINGS)
+def test_gradients_of_resampling_have_the_layout_of_eager_under_symbolic_sizes(name, channels_last):
+    dims = RESAMPLINGS[name]
+    gradient = getattr(torch.ops.aten, f"{name}_backward").default
+    flags = [False] if any(a.name == "align_corners" for a in gradient._schema.arguments) else []
+    layout = {2: torch.channels_last, 3: torch.channels_last_3d}.get(dims) if channels_last else None
+    grad = torch.randn(2, 3, *range(8, 8 + dims)).contiguous(memory_format=layout or torch.contiguous_format)
+    rest = [*flags, *[None] * dims]
+    expected = gradient(grad, grad.shape[2:], [2, 3, *range(4, 4 + dims)], *rest)
+    env = ShapeEnv()
+    mode = fake_mode(shape_env=fake_shape_env(env))
+    symbols = [env.create_symbol(n, f"s{n}") for n in range(4, 4 + dims)]
+    x = fake_tensor(mode, torch.empty(2, 3, *range(4, 4 + dims)), (None, None, *symbols))
+    given = fake_like(mode, grad)
+    with mode:
+        result = gradient(given, grad.shape[2:], list(x.shape), *rest)
+    values = {symbol: n for n, symbol in enumerate(symbols, 4)}
+    found = [evaluate(expr_of(n), values) for n in (*result.shape, *result.stride())]
+    assert found == [*expected.shape, *expected.stride()]
+    narrow = fake_like(mode, grad[:, :2])
+    with mode, pytest.raises(RuntimeError, match="same shape as output"):
+        gradient(narrow, grad.shape[2:], list(x.shape), *rest)

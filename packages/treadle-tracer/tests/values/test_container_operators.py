@@ -304,3 +304,34 @@ def test_tuples_that_are_keys_stay_the_objects_they_are(cls):
         3,
         5,
     ]
+
+
+def test_the_only_item_of_a_set_is_popped():
+    def f(x, members):
+        sizes = {x.shape, (2 * x).shape}
+        (length,) = sizes.pop()
+        try:
+            sizes.pop()
+        except KeyError as error:
+            message = str(error)
+        given = members.pop()
+        members.add(5)
+        return x + length, message, sizes, given, members
+
+    compiled_f, stats = compiled(f)
+    ours, expected = {3}, {3}
+    assert str(compiled_f(torch.zeros(2), ours)) == str(f(torch.zeros(2), expected))
+    assert ours == expected == {5}
+    assert len(stats.graphs) == 1
+
+
+def test_which_of_several_items_is_popped_python_decides():
+    def f(x, members):
+        popped = [members.pop() for _ in range(len(members))]
+        return x + 1, popped
+
+    compiled_f = compiled(f)[0]
+    words = ["b", "a", "c", 3, (1, 2)]
+    ours, expected = set(words), set(words)
+    assert compiled_f(torch.zeros(1), ours)[1] == f(torch.zeros(1), expected)[1]
+    assert ours == expected == set()

@@ -14,6 +14,8 @@
 - packed sequences: PyTorch's fake kernel gives the packed rows the size of the padded steps, and the counts the dtype of the rows
   (torch 2.11 to 2.13). How many rows there are, and how many counts, only the lengths tell (aten/src/ATen/native/PackedSequence.cpp).
 
+- gradients of resampling: PyTorch has fake kernels in C++ for most of them, which take no symbolic sizes (torch 2.11 to 2.13).
+
 `batch_norm` and `recurrent_layers` correct decompositions, not fake kernels. `patches` installs them.
 """
 
@@ -25,6 +27,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
+from torch._prims_common import suggest_memory_format
 from torch._subclasses import fake_impls
 
 from treadle_shapes.logic import Eq, Lt
@@ -276,6 +279,40 @@ def _ctc_loss_backward(
         return log_probs.new_empty(log_probs.shape)
 
 
+# -- gradients of resampling -------------------------------------------------------------------------------------------
+
+
+def _resampling_gradient(
+    mode: Any, func: Any, grad: torch.Tensor, output_size: Any, input_size: Any, *rest: Any, **named: Any
+) -> Any:
+    """A row-major tensor of `input_size`. C++ answers where all sizes are numbers."""
+    if all(type(size) is int for size in (*grad.shape, *output_size, *input_size)):
+        return NotImplemented
+    _check_shape(grad, (*input_size[:2], *output_size))
+    with mode:
+        return grad.new_empty(input_size)
+
+
+def _formatted_resampling_gradient(
+    mode: Any, func: Any, grad: torch.Tensor, output_size: Any, input_size: Any, *rest: Any, **named: Any
+) -> Any:
+    """As `_resampling_gradient`, in the memory format of `grad` (aten/src/ATen/native/UpSampleBilinear2d.cpp, UpSampleTrilinear3d.cpp)."""
+    gradient = _resampling_gradient(mode, func, grad, output_size, input_size)
+    if gradient is NotImplemented:
+        return gradient
+    with mode:
+        return gradient.contiguous(memory_format=suggest_memory_format(grad))
+
+
+def _check_shape(grad: torch.Tensor, expected: Sequence[Any]) -> None:
+    torch._check(
+        grad.dim() == len(expected) and all(a == b for a, b in zip(grad.shape, expected, strict=True)),
+        lambda: (
+            f"Expected grad_output to have the same shape as output; output.size {list(expected)}, got {list(grad.shape)}"
+        ),
+    )
+
+
 # -- which operator has which ------------------------------------------------------------------------------------------
 
 
@@ -293,6 +330,8 @@ def kernels() -> dict[Any, Callable[..., Any]]:
     found |= dict.fromkeys(corrected_by("packed sequences"), _packed_sequence)
     found |= dict.fromkeys(corrected_by("connectionist losses"), _ctc_loss)
     found |= dict.fromkeys(corrected_by("gradients of connectionist losses"), _ctc_loss_backward)
+    found |= dict.fromkeys(corrected_by("gradients of resampling"), _resampling_gradient)
+    found |= dict.fromkeys(corrected_by("formats of resampling gradients"), _formatted_resampling_gradient)
     correcting = {"view strides": _view, "layouts of convolutions": _convolution, "sizes of slices": _slice}
     for name, kernel in correcting.items():
         found |= {op: kernel for op in corrected_by(name) if op in fake_impls.op_implementations_dict}

@@ -301,6 +301,17 @@ def _add(self: SetValue, tx: TraceContext, args: list[Value]) -> Value:
     return NONE
 
 
+def _pop(self: SetValue, tx: TraceContext, args: list[Value]) -> Value:
+    """The only item. Which of several a set gives depends on its history, and on what was popped before."""
+    if not self.entries:
+        tx.raise_exception(KeyError, "pop from an empty set")
+    if len(self.entries) > 1:
+        raise Unsupported("set-order", self.describe())
+    (item,) = self.entries.values()
+    replace_items(self, tx, {}, set.pop, [])
+    return item
+
+
 def copy_set(value: SetValue, cls: type) -> SetValue:
     """`cls(value)`. The table of a copy depends on that of the original, which is not known of an outside set."""
     made = SetValue(dict(value.entries), cls)
@@ -326,6 +337,7 @@ _SET_METHODS: dict[str, Callable[[SetValue, TraceContext, list[Value]], Value]] 
     ("discard", _discard),
     ("remove", lambda self, tx, args: _discard(self, tx, args, must=True)),
     ("clear", _clear_set),
+    ("pop", _pop),
     ("copy", lambda self, tx, args: self if self.cls is frozenset else copy_set(self, self.cls)),
     ("union", _combine("|")),
     ("intersection", _combine("&")),

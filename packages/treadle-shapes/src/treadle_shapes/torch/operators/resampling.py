@@ -23,3 +23,16 @@ families(
 families("_upsample_bilinear2d_aa _upsample_bicubic2d_aa grid_sampler_2d grid_sampler_3d", kind=Kind.RESAMPLING)
 families("reflection_pad1d reflection_pad2d reflection_pad3d", kind=Kind.RESAMPLING)
 families("replication_pad1d replication_pad2d replication_pad3d", kind=Kind.RESAMPLING)
+
+# PyTorch's fake kernels of these take no symbolic sizes. The gradient of some has the memory format of what it is computed from.
+families(
+    """
+    upsample_nearest1d_backward upsample_nearest3d_backward
+    _upsample_nearest_exact1d_backward _upsample_nearest_exact3d_backward
+    upsample_linear1d_backward upsample_bicubic2d_backward _upsample_bicubic2d_aa_backward
+    """,
+    fake_correction="gradients of resampling",
+)
+families(
+    "upsample_bilinear2d_backward upsample_trilinear3d_backward", fake_correction="formats of resampling gradients"
+)

@@ -1,0 +1,73 @@
+"""Training at sizes that change: operators whose kernels in C++ ask for sizes that are symbols or found while the graph runs."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+import treadle
+
+
+def halves(x):
+    """Two parts of one tensor, both of them written: autograd makes the node of one anew, by calling the slice again."""
+    y = 2 * x
+    left, right = y[..., :4], y[..., 4:]
+    left /= 3.0
+    right /= 2.0
+    return left, right
+
+
+def half(x):
+    return halves(x)[0]
+
+
+def halves_and_whole(x):
+    y = 2 * x
+    left, right = y[..., :4], y[..., 4:].mT
+    left /= 3.0
+    right /= 2.0
+    left *= 2
+    return left, y, right
+
+
+def bilinear(x):
+    return F.interpolate(x[None, None].sin(), scale_factor=2.0, mode="bilinear")
+
+
+def bicubic(x):
+    return F.interpolate(x[None, None].sin(), size=(7, 9), mode="bicubic")
+
+
+def linear(x):
+    return F.interpolate(x[None].sin(), scale_factor=2.0, mode="linear", align_corners=True)
+
+
+def padded(x):
+    return F.pad(2 * x[x[:, 0] > 0], (1, 0)).sin()
+
+
+PROGRAMS = [halves, half, halves_and_whole, bilinear, bicubic, linear, padded]
+
+
+def outputs_and_gradient(function, x):
+    x = x.clone().requires_grad_()
+    found = function(x)
+    found = [found] if isinstance(found, torch.Tensor) else list(found)
+    sum((part.sin() * part).sum() for part in found).backward()
+    return [*(part.detach() for part in found), x.grad]
+
+
+@pytest.mark.parametrize("function", PROGRAMS, ids=lambda function: function.__name__)
+def test_gradients_at_sizes_that_change(function):
+    torch.manual_seed(0)
+    compiled = treadle.compile(function)
+    with treadle.config.patch(leave_unprofitable=False):
+        for n in (3, 5, 7, 6):
+            x = torch.randn(n, 8)
+            x[0] = x[0].abs()
+            expected = outputs_and_gradient(function, x.double())
+            for got, wanted in zip(outputs_and_gradient(compiled, x), expected, strict=True):
+                torch.testing.assert_close(got.double(), wanted, rtol=1e-5, atol=1e-5)
+    assert treadle.stats().eager_graphs == ()
+    assert treadle.stats().graphs == 2
