@@ -35,7 +35,7 @@ SMOOTH = {
     "where": lambda a, b: torch.where(a > 1, a, a * 0.5),
     "max": lambda a, b: a.max(-1).values if a.dim() else a,
     "cat": lambda a, b: torch.cat([a, a * 2], 0) if a.dim() else a,
-    "double": lambda a, b: a.double().float(),
+    "double": lambda a, b: a.double().to(a.dtype),
     "no_grad": lambda a, b: _without_gradients(a),
     "mul_gradient_": lambda a, b: a.mul_(b) if a.shape == b.shape else a.mul_(0.5),
 }
@@ -51,12 +51,14 @@ def _without_gradients(a: torch.Tensor) -> torch.Tensor:
         return a * 2
 
 
-def make_inputs(layouts: list[tuple[int, bool, bool]]) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
+def make_inputs(
+    layouts: list[tuple[int, bool, bool]], dtype: torch.dtype = torch.float32
+) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
     """Leaves, and the inputs made of them: the leaves themselves, or results that may be changed in place."""
     leaves, inputs = [], []
     for layout, needs_gradient, is_leaf in layouts:
         base = LAYOUTS[layout]() * 0.1
-        leaf = torch.empty_strided(base.shape, base.stride()).copy_(base).requires_grad_(needs_gradient)
+        leaf = torch.empty_strided(base.shape, base.stride(), dtype=dtype).copy_(base).requires_grad_(needs_gradient)
         leaves.append(leaf)
         inputs.append(leaf if is_leaf else leaf.clone(memory_format=torch.preserve_format))
     return leaves, inputs

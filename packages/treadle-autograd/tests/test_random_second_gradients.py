@@ -7,13 +7,14 @@ TREADLE_EXAMPLES=13 runs 3,900 programs in place of 300.
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 import test_random_gradients
 import torch
 from gradient_oracle import run_operators
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from test_random_gradients import ALL, INPUTS, assert_same, build, make_inputs
 
@@ -54,10 +55,10 @@ PROGRAM = st.lists(
 )
 
 
-def observe(run: Any, layouts: Any, hooks: frozenset[int]) -> list[Any]:
+def observe(run: Any, layouts: Any, hooks: frozenset[int], dtype: torch.dtype = torch.float32) -> list[Any]:
     """Outputs, their gradients as hooks see them, gradients of the leaves, and gradients of the sum of their squares."""
     torch.manual_seed(0)
-    leaves, inputs = make_inputs(layouts)
+    leaves, inputs = make_inputs(layouts, dtype)
     try:
         outputs = list(run(*inputs))
     except RuntimeError as error:
@@ -89,6 +90,21 @@ def observe(run: Any, layouts: Any, hooks: frozenset[int]) -> list[Any]:
     return seen
 
 
+def _tensors(seen: Any) -> Iterator[torch.Tensor]:
+    if isinstance(seen, torch.Tensor):
+        yield seen
+    elif isinstance(seen, (list, tuple)):
+        for item in seen:
+            yield from _tensors(item)
+
+
+def assert_as_exact_as(mine: list[torch.Tensor], theirs: list[torch.Tensor], exact: list[torch.Tensor]) -> None:
+    """Assert that ours are off from the results in float64 by no more than twice what eager's are."""
+    for a, b, reference in zip(mine, theirs, exact, strict=True):
+        allowed = 1e-5 + 2 * float((b - reference).abs().nan_to_num().max()) if reference.numel() else 0.0
+        torch.testing.assert_close(a.double(), reference.double(), rtol=1e-5, atol=allowed, equal_nan=True)
+
+
 @pytest.mark.parametrize("compiled_again", [True, False], ids=["compiled", "eager"])
 @settings(
     max_examples=150 * int(os.environ.get("TREADLE_EXAMPLES", "1")),
@@ -96,6 +112,13 @@ def observe(run: Any, layouts: Any, hooks: frozenset[int]) -> list[Any]:
     suppress_health_check=[HealthCheck.filter_too_much, HealthCheck.function_scoped_fixture],
 )
 @given(PROGRAM, st.lists(st.integers(0, 20), min_size=1, max_size=4), INPUTS, st.booleans())
+@example(
+    # Eager's second gradient of the norm is off by 1.5e-4 here, ours by 1.3e-4.
+    program=[*[("add", 0, 0)] * 2, ("norm", 1, 0), ("add", 0, 0), ("square", 1, 0), *[("add", 0, 0)] * 2],
+    outputs=[6, 1, 13],
+    layouts=[(0, False, False), (0, True, False)],
+    has_hooks=False,
+)
 def test_random_second_gradients(
     monkeypatch: pytest.MonkeyPatch, compiled_again: bool, program: Any, outputs: Any, layouts: Any, has_hooks: bool
 ) -> None:
@@ -116,4 +139,8 @@ def test_random_second_gradients(
     mine, theirs = observe(compiled, layouts, hooks), observe(gm, layouts, hooks)
     if theirs[-1] is True and mine[-1] is not True:
         return  # eager had saved what was changed, and we had not
-    assert_same(mine, theirs, atol=1e-5)  # where two norms meet, terms of order 1 leave gradients of 1e-3
+    try:
+        assert_same(mine, theirs, atol=1e-5)  # where two norms meet, terms of order 1 leave gradients of 1e-3
+    except AssertionError:
+        exact = list(_tensors(observe(gm, layouts, hooks, torch.float64)))
+        assert_as_exact_as(list(_tensors(mine)), list(_tensors(theirs)), exact)

@@ -10,6 +10,7 @@ import torch
 from value_runs import size, tracer, wrapped
 
 from treadle_tracer.bytecode import OPS
+from treadle_tracer.bytecode.opcodes import NULL_AFTER_CALLABLE
 from treadle_tracer.trace import speculatable
 from treadle_tracer.trace.frame import Frame
 from treadle_tracer.trace.root import program_of
@@ -44,8 +45,6 @@ def call_of(callee, *args, computes=False, tx=None):
         if len(values) in (1, 2)
         else instruction
     )
-    from treadle_tracer.bytecode.opcodes import NULL_AFTER_CALLABLE
-
     frame.stack = [value, NULL, *values] if NULL_AFTER_CALLABLE else [NULL, value, *values]
     return why_not_speculatable(frame, wanted, computes)
 
@@ -121,3 +120,32 @@ def test_methods():
     )
     assert call_of(DictValue().get_attr(tx, "get"), 1, tx=tx) is None
     assert call_of(DictValue().get_attr(tx, "pop"), 1, tx=tx) is not None
+
+
+def test_operators_with_named_arguments():
+    tx = tracer()
+    tensor, named = wrapped(tx, torch.ones(2)), lambda f, a: f(a, dim=0)
+    frame, _ = before(named, "RETURN_VALUE", [], tx)
+    instruction = next(i for i in frame.instructions if i.opname in ("CALL", "CALL_KW"))
+
+    def of(function, computes):
+        value = tx.wrap_known(function)
+        frame.stack = [value, NULL, tensor, Constant(0)] if NULL_AFTER_CALLABLE else [NULL, value, tensor, Constant(0)]
+        if instruction.opname == "CALL_KW":
+            frame.stack.append(Constant(("dim",)))
+        return why_not_speculatable(frame, instruction, computes)
+
+    assert of(torch.unsqueeze, True) is None and of(torch.unsqueeze, False) is not None
+    assert of(torch.sum, True) is not None
+
+
+@pytest.mark.skipif("BINARY_SLICE" not in OPS, reason="since Python 3.12")
+def test_slices():
+    tx = tracer()
+    tensor, part = wrapped(tx, torch.ones(2)), lambda a, b, c: a[b:c]
+    range_ = [Constant(0), Constant(1)]
+    assert why_not(part, "BINARY_SLICE", [tensor, *range_], tx, computes=True) is None
+    assert why_not(part, "BINARY_SLICE", [tensor, *range_], tx) is not None
+    assert why_not(part, "BINARY_SLICE", [tensor, tensor, Constant(1)], tx, computes=True) is not None
+    assert why_not(part, "BINARY_SLICE", [TupleValue([Constant(1)]), *range_], tx) is None
+    assert why_not(part, "BINARY_SLICE", [wrapped(tx, object()), *range_], tx) is not None

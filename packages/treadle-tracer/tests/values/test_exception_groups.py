@@ -71,7 +71,7 @@ def bare(x):
         try:
             raise ValueError(7)
         except* ValueError as group:
-            log.append((type(group), group.message, group.exceptions[0].args, group.args))
+            log.append((type(group), group.message, group.exceptions[0].args, group.args[0]))
         try:
             raise KeyError(7)
         except* ValueError:

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import collections
 import collections.abc
+import dataclasses
+import types
+import typing
 
 import torch
 from compile_runs import compiled, item
@@ -74,3 +78,99 @@ def test_annotations_of_inner_functions_across_a_break():
         return x + inner([1, 2]), None
 
     assert agree(f, (), (), ()) == agree(f, ())
+
+
+T = typing.TypeVar("T")
+
+
+class Box(typing.Generic[T]):
+    def __init__(self, value):
+        self.value = value
+
+
+class Slots(typing.Generic[T]):
+    __slots__ = ("value",)
+
+    def __init__(self, value):
+        self.value = value
+
+
+@dataclasses.dataclass(frozen=True)
+class Frozen(typing.Generic[T]):
+    value: object
+
+
+class Refusing(Box[T]):
+    def __setattr__(self, name, value):
+        if name != "value":
+            raise AttributeError(name)
+        super().__setattr__(name, value)
+
+
+class Subscripted:
+    __class_getitem__ = classmethod(types.GenericAlias)
+
+    def __init__(self, value):
+        self.value = value
+
+
+class Module(torch.nn.Module, typing.Generic[T]):
+    def __init__(self, value):
+        super().__init__()
+        self.value = value
+
+
+def test_a_call_leaves_the_alias_on_the_object_that_it_makes():
+    def made(x):
+        one, two, three = Box[int](x), Box[T](x + 1), Subscripted[int](x * 2)
+        rest = Slots[int](x), Frozen[int](x), Refusing[int](x), Box(x)
+        return one, two, three, Module[int](x), *rest
+
+    def note(boxes):
+        return [getattr(box, "__orig_class__", None) for box in boxes]
+
+    def used(x):
+        return x + len(Box[int](x).__orig_class__.__args__), *(type(name) for name in note(made(x)))
+
+    fn, recorder = compiled(made)
+    for x in (torch.ones(2), torch.zeros(2)):
+        mine, own = fn(x), made(x)
+        assert note(mine) == note(own) == [Box[int], Box[T], Subscripted[int], Module[int], None, None, None, None]
+        assert all(torch.equal(m.value, o.value) for m, o in zip(mine, own, strict=True))
+    assert len(recorder.graphs) == 1
+    fn, recorder = compiled(used)
+    mine, own = fn(torch.ones(2)), used(torch.ones(2))
+    assert torch.equal(mine[0], own[0]) and mine[1:] == own[1:] and len(recorder.graphs) == 1
+
+
+class Pair(typing.NamedTuple, typing.Generic[T]):
+    first: int
+    second: object
+
+
+class Items(list, typing.Generic[T]):
+    pass
+
+
+def test_what_holds_no_attributes_is_made_without_the_alias():
+    def f(x):
+        made = [list[int]((1, 2)), dict[str, int](a=1), collections.deque[int]((1,)), tuple[int]((4,)), Pair[int](1, 2)]
+        return x + 1, made, Items[int]((1,))
+
+    fn, recorder = compiled(f)
+    mine, own = fn(torch.ones(2)), f(torch.ones(2))
+    assert torch.equal(mine[0], own[0]) and mine[1:] == own[1:] and len(recorder.graphs) == 1
+    assert getattr(mine[2], "__orig_class__", None) == getattr(own[2], "__orig_class__", None)
+
+
+def test_an_alias_of_typing_that_makes_nothing_raises():
+    def f(x, alias):
+        try:
+            return x + 1, alias((3,))
+        except TypeError as error:
+            return x, str(error)
+
+    fn, _ = compiled(f)
+    for alias in (typing.List[int], typing.List, typing.Any, typing.Optional[int], int | str):  # noqa: UP006
+        mine, own = fn(torch.ones(2), alias), f(torch.ones(2), alias)
+        assert torch.equal(mine[0], own[0]) and mine[1] == own[1]

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import sys
+import traceback
 
 import pytest
 import torch
-from compile_runs import compiled
+from compile_runs import compiled, item
 
 
 def of_a_caught_exception(x):
@@ -118,6 +119,30 @@ def in_an_exit_stack(x):
     return x, calls
 
 
+def _stops(x):
+    yield x
+    raise StopIteration(3)
+
+
+def stop_iteration_out_of_a_generator(x):
+    try:
+        return list(_stops(x))
+    except RuntimeError as error:
+        cause = error.__cause__
+        return x, str(error), type(cause), cause.args, cause is error.__context__, error.__suppress_context__
+
+
+async def _stops_at_once():
+    raise StopIteration(4)
+
+
+def stop_iteration_out_of_a_coroutine(x):
+    try:
+        _stops_at_once().send(None)
+    except RuntimeError as error:
+        return x, str(error), error.__cause__.args, error.__cause__ is error.__context__
+
+
 def looked_into(x):
     try:
         raise KeyError("k")
@@ -136,6 +161,8 @@ WHOLE = (
     given_to_exit,
     through_a_generator,
     in_an_exit_stack,
+    stop_iteration_out_of_a_generator,
+    stop_iteration_out_of_a_coroutine,
 )
 
 
@@ -147,3 +174,105 @@ def test_programs(program):
         assert torch.equal(found, expected)
         assert seen == wanted
     assert bool(said.breaks or said.skips) == (program not in WHOLE)
+
+
+# ---- exceptions that leave the compiled part: their tracebacks and contexts are those of Python
+
+
+def kept(x):
+    last = None
+    for divisor in (1, 0):
+        try:
+            x = x * (1 // divisor)
+        except ZeroDivisionError as error:
+            last = error
+    return x + 1, last
+
+
+def kept_behind_a_break(x):
+    try:
+        _fails()
+    except IndexError as error:
+        last = error
+    item(x.sum())
+    return x + 1, last
+
+
+def kept_with_its_context(x):
+    try:
+        try:
+            raise ValueError(1)
+        except ValueError as error:
+            y = x + 1
+            item(x.sum())
+            raise KeyError(2) from error
+        finally:
+            x = x * 2
+    except KeyError as error:
+        return y, error
+
+
+def kept_with_two_contexts(x):
+    try:
+        try:
+            {}["a"]
+        except KeyError:
+            try:
+                _fails()
+            except IndexError:
+                raise OSError("b")  # noqa: B904
+    except OSError as error:
+        return x * 2, [error]
+
+
+class Log:
+    def __init__(self):
+        self.errors = []
+
+
+def stored(x):
+    log = Log()
+    try:
+        raise RuntimeError("a")
+    except RuntimeError as error:
+        log.errors.append(error)
+    return x + 1, log.errors
+
+
+def parts_of_a_group(x):
+    try:
+        raise ExceptionGroup("g", [ValueError(1), TypeError(2)])
+    except* ValueError as group:
+        first = group
+    except* TypeError as group:
+        second = group
+    return x + 1, first, second
+
+
+def _story(result):
+    """What is seen of exceptions: class, arguments, cause, context, and the functions and lines of the traceback."""
+    if isinstance(result, torch.Tensor):
+        return result.tolist()
+    if isinstance(result, (list, tuple)):
+        return [_story(part) for part in result]
+    if not isinstance(result, BaseException):
+        return result
+    names = _story(result.__cause__), _story(result.__context__), result.__suppress_context__
+    inner = _story(result.exceptions) if isinstance(result, BaseExceptionGroup) else None
+    lines = [
+        (part.name, part.lineno) for part in traceback.extract_tb(result.__traceback__) if part.filename == __file__
+    ]
+    return type(result), str(result.args), inner, names, list(dict.fromkeys(lines))
+
+
+KEPT = (kept, kept_behind_a_break, kept_with_its_context, kept_with_two_contexts, stored, parts_of_a_group)
+
+
+@pytest.mark.parametrize("program", KEPT, ids=lambda f: f.__name__)
+def test_an_exception_that_is_kept_has_its_traceback_and_context(program):
+    fn, said = compiled(program)
+    for x in (torch.ones(2), torch.zeros(2), torch.ones(3)):
+        own = program(x)
+        assert _story(fn(x)) == _story(own)
+    # Python runs what has an `except*`: a frame cannot be left inside one.
+    assert bool(said.graphs) == (program is not parts_of_a_group)

@@ -14,7 +14,6 @@ A frame that handles an exception of the trace is left at the instruction that r
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterator
 from types import CodeType
 from typing import TYPE_CHECKING, Protocol
@@ -66,11 +65,14 @@ def place_break(code: CodeType, model: CodeModel, result: TraceResult, again: Tr
                 if other.code not in _NOT_LEAVABLE:
                     raise
                 error, result = other, outer
-        places = (*_made(error), *_raising(result), *candidates(model, result.index))
-        for place in itertools.islice(places, _MAX_TRIES):
-            plan = _plan_up_to(code, model, again, place, reason)
+        places = [*_made(error), *_raising(result), *candidates(model, result.index)]
+        for _ in range(_MAX_TRIES):
+            if not places:
+                break
+            plan, before = _plan_up_to(code, model, again, places.pop(0), reason)
             if plan is not None:
                 return plan
+            places[:0] = before
         raise
 
 
@@ -94,12 +96,18 @@ def _raising(result: TraceResult) -> Iterator[int]:
 
 def _plan_up_to(
     code: CodeType, model: CodeModel, again: TracesAgain, place: int, reason: Unsupported
-) -> FramePlan | None:
+) -> tuple[FramePlan | None, list[int]]:
+    """The plan of a trace up to an instruction, or None; and where the frame has to be left first for a break there to be possible."""
     try:
         result = again(place, reason)
-        return FramePlan(code, model, result) if result.kind == "break" else None
     except Unsupported:
-        return None
+        return None, []
+    if result.kind != "break":
+        return None, []
+    try:
+        return FramePlan(code, model, result), []
+    except Unsupported as error:
+        return None, [at for at in (*_made(error), *_raising(result)) if at < place]
 
 
 def candidates(model: CodeModel, index: int) -> Iterator[int]:

@@ -15,6 +15,7 @@ from treadle_tracer.trace.ops_data import is_iterable, list_to_tuple, unary_posi
 from treadle_tracer.trace.ops_flow import prep_reraise_star
 from treadle_tracer.values.base import NULL
 from treadle_tracer.values.cells import CellValue
+from treadle_tracer.values.exceptions import raise_for_stop_iteration
 from treadle_tracer.values.functions import FunctionValue
 from treadle_tracer.values.mappings import DictValue
 from treadle_tracer.values.sequences import TupleValue
@@ -154,7 +155,7 @@ def _stop_iteration_error(frame: Frame) -> None:
     exception = frame.stack[-1]
     if issubclass(exception.python_type(), StopIteration):
         kind = "coroutine" if frame.function_code.co_flags & inspect.CO_COROUTINE else "generator"
-        frame.tx.raise_exception(RuntimeError, f"{kind} raised StopIteration")
+        raise_for_stop_iteration(frame.tx, kind, exception)
 
 
 HANDLERS: dict[str, OpHandler] = by_name(

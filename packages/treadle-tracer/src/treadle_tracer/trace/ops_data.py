@@ -63,7 +63,7 @@ def _load_fast(frame: Frame, i: Instruction) -> None:
 
 def _load_fast_and_clear(frame: Frame, i: Instruction) -> None:
     name = i.argval
-    if name in frame.cells:
+    if name in frame.cells and name not in frame.program.model.freevars:  # a free variable has a slot apart
         frame.stack.append(frame.cells.pop(name))
         return
     value = frame.locals.pop(name, None)

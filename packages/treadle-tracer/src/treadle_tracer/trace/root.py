@@ -51,15 +51,31 @@ def program_of(code: types.CodeType) -> Program:
     return found
 
 
+def _readable_program(code: types.CodeType) -> Program:
+    """The program of a code object whose frame starts. Raises Unsupported if one name means two cells.
+
+    CPython 3.12 and 3.13 compile `[lambda: n for n in ...]` in a function whose free variable is `n` so that the cell of the comprehension
+    overwrites the closure's. Only Python itself knows what the variable means from then on.
+    """
+    program = program_of(code)
+    both = [name for name in program.model.cellvars if name in program.model.freevars]
+    if both:
+        raise Unsupported(
+            "opcode", f"MAKE_CELL: {both[0]} is a free variable of {code.co_qualname} and a cell of its own"
+        )
+    return program
+
+
 @tail_call
 def inline_call(tx: Tracer, function: FunctionValue, args: list[Value], kwargs: dict[str, Value]) -> Value:
     """Evaluate a call of a Python function in place; of a generator function: the generator; of an `async def`: the coroutine."""
     code = function.code
     if code.co_flags & inspect.CO_ASYNC_GENERATOR:
         raise Unsupported("async", function.describe())
+    program = _readable_program(code)
     bound = bind_arguments(tx, function, args, kwargs)
     tx.inlined[id(code)] = code
-    frame = Frame(tx, program_of(code), code, function.globals)
+    frame = Frame(tx, program, code, function.globals)
     frame.function = function
     frame.locals, frame.arguments = bound, tuple(bound.values())
     frame.cells = dict(zip(code.co_freevars, function.closure, strict=True))
@@ -80,7 +96,7 @@ def inline_call(tx: Tracer, function: FunctionValue, args: list[Value], kwargs: 
 
 def run_body(tx: Tracer, function: FunctionValue, namespace: Value) -> Value:
     """Evaluate the body of a class, or what `exec` and `eval` evaluate, in place. Its variables are items of `namespace`."""
-    frame = Frame(tx, program_of(function.code), function.code, function.globals)
+    frame = Frame(tx, _readable_program(function.code), function.code, function.globals)
     frame.function = function
     frame.namespace = namespace
     frame.cells = dict(zip(function.code.co_freevars, function.closure, strict=True))
@@ -216,7 +232,7 @@ def trace_frame(
 def _root_frame(tx: Tracer, frame: treadle_frame.FrameInfo, model: CodeModel, stop_at: int | None) -> RootFrame:
     if model.flags & SUSPENDED:
         raise Unsupported("generator", f"{model.qualname} is a generator or coroutine")
-    root = RootFrame(tx, program_of(frame.code), frame.code, frame.globals, stop_at=stop_at)
+    root = RootFrame(tx, _readable_program(frame.code), frame.code, frame.globals, stop_at=stop_at)
     root.shows_itself = not is_continuation(frame.code)
     tx.unrolls_outside_iterators = not starts_in_loop(frame.code)
     if not root.shows_itself:

@@ -105,6 +105,11 @@ def _item(frame: Frame, i: Instruction) -> bool:
     return isinstance(owner, (TupleValue, ListValue)) or (isinstance(owner, DictValue) and owner.cls is dict)
 
 
+def _slice(frame: Frame, i: Instruction) -> bool:
+    """`owner[start:stop]`, since Python 3.12 one instruction."""
+    return isinstance(frame.stack[-3], TupleValue) and all(isinstance(part, Constant) for part in frame.stack[-2:])
+
+
 def _unpacking(frame: Frame, i: Instruction) -> bool:
     return isinstance(frame.stack[-1], (TupleValue, ListValue))
 
@@ -171,7 +176,7 @@ def is_speculatable(target: Any) -> bool:
 
 def _makes_tensor_only(frame: Frame, i: Instruction) -> bool:
     """Whether the instruction calls an operator whose record says that it may be run for nothing."""
-    if i.opname == "CALL":
+    if i.opname in ("CALL", "CALL_KW"):
         function, args = _callee(frame, i)
         operands = [*args, function.owner] if isinstance(function, Method) else args
         name = function.name if isinstance(function, Method) else getattr(function, "obj", None)
@@ -180,6 +185,8 @@ def _makes_tensor_only(frame: Frame, i: Instruction) -> bool:
         operands, known = frame.stack[-2:], True
     elif i.opname == "BINARY_SUBSCR":
         operands, known = frame.stack[-2:-1], _is_range_key(frame.stack[-1])
+    elif i.opname == "BINARY_SLICE":
+        operands, known = frame.stack[-3:-2], all(map(_is_plain, frame.stack[-2:]))
     else:
         return False
     return known and all(isinstance(operand, TensorValue) or _is_plain(operand) for operand in operands)
@@ -215,6 +222,7 @@ _TESTS: dict[str, Test] = by_name(
     ("BINARY_OP", _arithmetic),
     ("UNARY_NEGATIVE", _top_is_plain),
     ("BINARY_SUBSCR", _item),
+    ("BINARY_SLICE", _slice),
     ("UNPACK_SEQUENCE", _unpacking),
     ("IMPORT_NAME", _import),
     ("CALL CALL_KW", _call),

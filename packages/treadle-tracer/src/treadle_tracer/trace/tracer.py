@@ -62,6 +62,7 @@ from treadle_tracer.values.base import Constant
 from treadle_tracer.values.class_lookup import MISSING
 from treadle_tracer.values.constants import is_constant_object, is_trusted_name
 from treadle_tracer.values.entered_contexts import EnteredContexts
+from treadle_tracer.values.exceptions import ExceptionValue
 from treadle_tracer.values.function_modes import FunctionModes
 from treadle_tracer.values.functions import FunctionValue, ModuleObject
 from treadle_tracer.values.generators import GeneratorValue
@@ -426,6 +427,8 @@ class Tracer:
         self.raised_while.setdefault(id(exception), (exception, context))
         if not again:
             self.tracebacks[id(exception)] = (exception, object())
+            if isinstance(exception, ExceptionValue) and exception.raised_at < 0:
+                exception.raised_at = getattr(self.frames[0], "at", -1)
 
     def is_as_before(self, state: Any) -> bool:
         """Whether the program's writes are those of a snapshot of `mutations`, attributes that hold their constants again aside."""

@@ -217,6 +217,8 @@ def _subset(tx: TraceContext, group: Value, exceptions: list[Value]) -> Value | 
         tx.raise_exception(TypeError, "derive must return an instance of BaseExceptionGroup")
     if id(group) in tx.tracebacks:
         tx.tracebacks[id(made)] = (made, tx.tracebacks[id(group)][1])
+        if isinstance(made, ExceptionValue) and isinstance(group, ExceptionValue):
+            made.raised_at = group.raised_at
     for name in ("__context__", "__cause__"):
         tx.mutations.store_attr(made, name, group.get_attr(tx, name))
     notes = _notes(tx, group)

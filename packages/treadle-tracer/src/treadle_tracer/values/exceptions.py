@@ -43,9 +43,10 @@ class ExceptionValue(ObjectValue):
     given            the arguments of `__new__`
     initialised      those of `__init__` of the built-in base; None where it has not run
     by_interpreter   whether the interpreter has raised it, and not a call of its class made it
+    raised_at        the instruction of the root frame at which it got its traceback; -1 where it has none
     """
 
-    __slots__ = ("_real", "_stand_ins", "by_interpreter", "given", "initialised")
+    __slots__ = ("_real", "_stand_ins", "by_interpreter", "given", "initialised", "raised_at")
 
     def __init__(self, cls: type, args: Sequence[Value] = (), by_interpreter: bool = False):
         super().__init__(cls)
@@ -53,6 +54,7 @@ class ExceptionValue(ObjectValue):
         self.new_args = list(args)
         self.initialised: list[Value] | None = None
         self.by_interpreter = by_interpreter
+        self.raised_at = -1
         self._real: BaseException | None = None
         self._stand_ins: list[tuple[Any, Value]] = []
 
@@ -135,6 +137,12 @@ class ExceptionValue(ObjectValue):
     def builtin_method(self, tx: TraceContext, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
         method = _METHODS.get(name)
         return super().builtin_method(tx, name, args, kwargs) if method is None else method(tx, self, args, kwargs)
+
+    def reconstruct(self, cg: Any) -> None:
+        if self.source is None and self.raised_at >= 0:
+            what = f"{self.describe()}, whose traceback is known only at run time"
+            raise Unsupported("reconstruct", what, (), self.raised_at)
+        super().reconstruct(cg)
 
     def emit_new(self, cg: Any) -> None:
         cg.cb.push_null()
@@ -234,6 +242,15 @@ def exception_of(tx: TraceContext, error: BaseException) -> ExceptionValue:
     for name, value in (own_dict(error) or {}).items():
         tx.mutations.store_attr(made, name, tx.from_constant(value))
     return made
+
+
+def raise_for_stop_iteration(tx: TraceContext, kind: str, stop: Value) -> NoReturn:
+    """Raise the RuntimeError that a StopIteration becomes which leaves a generator or coroutine (PEP 479)."""
+    error = interpreter_exception(RuntimeError, [Constant(f"{kind} raised StopIteration")])
+    for name in ("__cause__", "__context__"):
+        tx.mutations.store_attr(error, name, stop)
+    tx.mutations.store_attr(error, "__suppress_context__", Constant(True))
+    raise Raised(error)
 
 
 def raise_real(tx: TraceContext, error: BaseException) -> NoReturn:

@@ -17,7 +17,7 @@ from treadle_tracer.bytecode.opcodes import MINOR
 from treadle_tracer.class_facts import name_in_messages
 from treadle_tracer.errors import Unsupported
 from treadle_tracer.values.base import NONE, NULL, Constant, Method, is_none
-from treadle_tracer.values.exceptions import interpreter_exception
+from treadle_tracer.values.exceptions import interpreter_exception, raise_for_stop_iteration
 from treadle_tracer.values.iteration import IteratorValue
 from treadle_tracer.values.value import Raised, Value, call_special
 
@@ -144,7 +144,7 @@ class GeneratorValue(IteratorValue):
         except Raised as raised:
             self.finished = True
             if issubclass(raised.value.python_type(), StopIteration):
-                tx.raise_exception(RuntimeError, f"{self.kind} raised StopIteration")
+                raise_for_stop_iteration(tx, self.kind, raised.value)
             raise
         finally:
             self.running = False

@@ -11,11 +11,12 @@ import types
 from typing import TYPE_CHECKING, Any
 
 from treadle_tracer.by_identity import is_one_of
+from treadle_tracer.class_facts import has_instance_dict
 from treadle_tracer.errors import Unsupported
 from treadle_tracer.source import ConstSource
 from treadle_tracer.values.base import ConcreteValue
-from treadle_tracer.values.class_lookup import MISSING
-from treadle_tracer.values.value import Value
+from treadle_tracer.values.class_lookup import MISSING, lookup
+from treadle_tracer.values.value import Raised, Value
 
 if TYPE_CHECKING:
     from treadle_tracer.source import Source
@@ -40,15 +41,29 @@ class GenericAlias(ConcreteValue):
         return tx.fold(operator.getitem, [self, key], {})
 
     def call(self, tx: TraceContext, args: list[Value], kwargs: dict[str, Value]) -> Value:
-        origin = getattr(self.obj, "__origin__", None)
-        if not isinstance(origin, type):
+        made_by = lookup(tx, type(self.obj), "__call__")
+        if isinstance(made_by, types.FunctionType):  # an alias or special form of typing
+            return tx.inline(tx.wrap_known(made_by), [self, *args], kwargs)
+        if not isinstance(self.obj, types.GenericAlias):
             raise Unsupported("raises", f"a call of {self.describe()}")
-        return tx.wrap_known(origin).call(tx, args, kwargs)
+        made = tx.wrap_known(self.obj.__origin__).call(tx, args, kwargs)
+        if has_instance_dict(made.python_type()):
+            _set_original_class(tx, made, self)
+        return made
 
     def rely_on_identity(self, tx: TraceContext) -> None:
         """Guard which object it is, where only equality has been guarded."""
         if self.source is not None and not isinstance(self.source, ConstSource):
             tx.guards.add(self.source, "is", self.obj)
+
+
+def _set_original_class(tx: TraceContext, made: Value, alias: GenericAlias) -> None:
+    """Note on an object what made it, if the object takes notes (Objects/genericaliasobject.c, `ga_call`)."""
+    try:
+        made.set_attr(tx, "__orig_class__", alias)
+    except Raised as raised:
+        if not issubclass(raised.value.python_type(), (AttributeError, TypeError)):
+            raise
 
 
 def wrap_alias(tx: TraceContext, obj: Any, source: Source) -> GenericAlias:

@@ -1,0 +1,102 @@
+"""Comprehensions whose variable is named like another one of the function: since Python 3.12 both are slots of one frame (PEP 709)."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+import torch
+from compile_runs import compiled, item
+
+
+def class_body(x):
+    n = 3
+
+    class Made:
+        n = 4
+        pairs = {i: n for i in (1, 2)}  # noqa: C420
+        own = [n for n in (5, 6)]  # noqa: C416
+        late = [lambda: (n, i) for i in (1, 2)]  # noqa: B023
+
+        def closure(self):
+            return n
+
+    made = Made()
+    return x + made.n, made.closure(), made.pairs, made.own, [call() for call in made.late], n
+
+
+def free_variable(x):
+    n = 5
+
+    def inner():
+        scaled = [n * x for n in range(3)]
+        return scaled[2], n, [n for n in (1, 2)], n  # noqa: C416
+
+    first = inner()
+    n = 6
+    return first[0], first[1:], inner()[1:]
+
+
+def written_free_variable(x):
+    n = 5
+
+    def inner():
+        nonlocal n
+        made = [n for n in range(3)]  # noqa: C416
+        n += 1
+        return made, [(n, m) for m in (1, 2) for n in range(m)], n
+
+    return x * 2, inner(), inner(), n
+
+
+def cell(x):
+    n = 5
+
+    def inner():
+        return n
+
+    made = [n * x for n in range(3)]
+    before = inner()
+    n = 7
+    return made[2], before, inner(), [call() for call in [lambda: n for n in (1, 2)]], n
+
+
+def captured_beside_a_free_variable(x):
+    """CPython 3.12 and 3.13 let the comprehension's cell overwrite the closure's."""
+    n = 5
+
+    def inner(y):
+        late = [lambda: n for n in (1, 2)]
+        item(y.sum())  # breaks the graph
+        return y + 1, n, [call() for call in late], n
+
+    first = inner(x)
+    n = 6
+    return first[0], first[1:], inner(x)[1:]
+
+
+PROGRAMS = (class_body, free_variable, written_free_variable, cell, captured_beside_a_free_variable)
+
+
+@pytest.mark.parametrize("program", PROGRAMS, ids=lambda f: f.__name__)
+def test_each_name_keeps_its_meaning(program):
+    fn, _ = compiled(program)
+    for x in (torch.ones(2), torch.zeros(2), torch.ones(3)):
+        mine, own = fn(x), program(x)
+        assert torch.equal(mine[0], own[0]) and mine[1:] == own[1:]
+
+
+def test_a_compiled_closure_that_shares_the_name():
+    def make(n):
+        def inner(y):
+            late = [lambda: n for n in (1, 2)]
+            item(y.sum())
+            return y + 1, n, [call() for call in late], n
+
+        return inner
+
+    for n in (5, 6):
+        fn, _ = compiled(make(n))
+        for x, _ in itertools.product((torch.ones(2), torch.zeros(2)), range(2)):
+            mine, own = fn(x), make(n)(x)
+            assert torch.equal(mine[0], own[0]) and mine[1:] == own[1:]
