@@ -314,7 +314,7 @@ class FrameCompiler:
             what = f"{code.co_qualname}: {type(error).__name__}: {error}"
             failure = InternalError("compile", what, f"{code.co_filename}:{code.co_firstlineno}")
         if self.options.raise_internal_errors:
-            raise failure from error
+            raise failure from (error.__cause__ if failure is error else error)
         return self._skip(code, Skip(SkipKind.INTERNAL_ERROR, f"a bug of treadle, {failure}"), warn=True)
 
     def _compile(self, frame: treadle_frame.FrameInfo, state: CodeState, dynamic: DynamicSources) -> Any:

@@ -220,3 +220,15 @@ def test_sizes_that_change_cost():
     constant, changing = (profit_of(gm, False) for gm in recorder.graphs)
     assert constant is not None and changing is not None
     assert changing == pytest.approx(constant - 2, abs=0.1)
+
+
+def test_elements_that_numbers_are_read_of_save_nothing():
+    def numbers(x):
+        return (torch.sin(x) * 2).tolist()
+
+    def rows(x):
+        return [row * 2 for row in (torch.sin(x) * 2)]
+
+    few, many = torch.ones(2), torch.ones(32)
+    assert profit(numbers, many) == pytest.approx(profit(numbers, few), abs=0.1)
+    assert profit(rows, few) < profit(rows, many)

@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from torch.types import py_sym_types
 
-from treadle_shapes.torch import Kind, operator, raw_expr
+from treadle_shapes.torch import Kind, Operator, operator, raw_expr
 
 from ..values.call_effects import written_arguments
 from .deferred_asserts import asserts_of
@@ -227,7 +227,7 @@ def _saved(node: torch.fx.Node, is_recorded: bool) -> float:
     elif record is not None and record.kind is Kind.ATTENTION and record.decompose:
         calls = _LAYER
     values = list(_tensors_in(node.meta.get("example_value")))
-    if not values or _is_part(node):
+    if not values or _is_part(node) or _is_element_of_number(node, record):
         return 0.0
     if _finds_sizes(node):
         return -_FOUND_SIZES
@@ -266,6 +266,13 @@ def _is_part(node: torch.fx.Node) -> bool:
     """Whether the node takes one of several results of a call."""
     given = node.args[0] if node.target is operator_module.getitem else None
     return isinstance(given, torch.fx.Node) and isinstance(given.meta.get("example_value"), (tuple, list))
+
+
+def _is_element_of_number(node: torch.fx.Node, record: Operator | None) -> bool:
+    """Whether only numbers are read of a view: the host makes the view, too, and `tolist` makes none in eager."""
+    if record is None or record.kind is not Kind.VIEW or not node.users:
+        return False
+    return all(isinstance(user.meta.get("example_value"), py_sym_types) for user in node.users)
 
 
 def _finds_sizes(node: torch.fx.Node) -> bool:
