@@ -9,8 +9,8 @@ estimates the profit of one run of each graph, entries count their runs.
                      entries are replaced by ones with the same guards that run the original code, and the entries of the
                      continuations are dropped. Else the entries are put back
     another call     that these guards do not accept compiles again, and is judged again
-    many calls       later, a function that the user has not asked to compile is skipped, if nothing else has come, until a function that the
-                     user has asked to compile is compiled again: then other things may happen
+    many calls       later, a function that the user has not asked to compile is skipped if nothing else has come. It is looked at again
+                     when a function that the user has asked to compile is compiled again
 
 A function that is one graph is judged when it is compiled. What breaks below a call that a trace has followed belongs to the function whose
 entries have followed it: the continuations of the one that is called are pieces of the caller.
