@@ -190,3 +190,21 @@ def test_an_operator_that_may_warn_runs_under_the_filters():
         warnings.simplefilter("always")
         assert torch.equal(fast(torch.eye(3)), an_operator_that_warns(torch.eye(3)))
     assert not seen and "output" in recorder.codes()
+
+
+@pytest.mark.parametrize("module", [__name__, "__main__"])
+def test_the_filters_that_python_starts_with_name_modules_by_text(module):
+    """`("default", None, DeprecationWarning, "__main__", 0)`: no pattern."""
+
+    def function(x):
+        warnings.warn("old", DeprecationWarning, stacklevel=1)
+        return x + 1
+
+    fn, recorder = compiled(function)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.resetwarnings()
+        warnings.simplefilter("always")
+        warnings.filters.insert(0, ("default", None, DeprecationWarning, module, 0))
+        fn(torch.ones(2))
+    assert [str(warning.message) for warning in caught] == ["old"]
+    assert len(recorder.graphs) == 1

@@ -181,7 +181,12 @@ class _IsNoError:
 
 
 def _matches(pattern: Any, text: str | None) -> bool | None:
-    """Whether a filter without a pattern or with this one takes the text; None if that is not known."""
+    """Whether a filter without a pattern or with this one takes the text; None if that is not known.
+
+    The filters that Python starts with have a text (`__main__`) in place of a pattern, which must be equal.
+    """
     if pattern is None:
         return True
+    if isinstance(pattern, str):
+        return None if text is None else pattern == text
     return None if text is None else pattern.match(text) is not None
