@@ -61,3 +61,24 @@ def test_a_position_out_of_range_raises_as_in_eager():
     for i in (1, 2, -1, 3, -2, -3, -4, 5):
         got, want = fast(x, i), program(x, i)
         assert got == want if isinstance(want, str) else torch.equal(got, want)
+
+
+def test_a_matrix_at_a_position_that_is_decided_on():
+    """A choice that the program decides on picks a matrix; the other matrix of the graph is a weight that may be packed."""
+    net = torch.nn.Linear(8, 8).eval()
+    names = ["a", "b", "c", "d"]
+
+    def program(x, matrices):
+        chosen = int(x[:4].argmax())
+        name = names[chosen]
+        return net(torch.tanh(x @ matrices[chosen]) * 2), name
+
+    fast = treadle.compile(program, options={"leave_unprofitable": False, "raise_internal_errors": True})
+    matrices = torch.randn(4, 8, 8)
+    with torch.no_grad():
+        for k in (0, 3, 1, 2, 3):
+            x = torch.randn(8)
+            x[k] = 9.0
+            (result, name), (expected, _) = fast(x, matrices), program(x, matrices)
+            torch.testing.assert_close(result, expected)
+            assert name == names[k]

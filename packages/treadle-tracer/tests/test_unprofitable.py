@@ -7,10 +7,10 @@ import weakref
 
 import pytest
 import torch
-from compile_runs import compiled, item
+from compile_runs import Recorder, compiled, item, run_graph
 
 import treadle_frame
-from treadle_tracer import SkipKind, optimize
+from treadle_tracer import SkipKind, TracerOptions, compile_handler, optimize, unprofitable
 from treadle_tracer.output.continuations import continuations_of
 
 
@@ -372,3 +372,33 @@ def test_what_is_left_in_training_is_compiled_in_inference(trains_first):
     assert len(recorder.graphs) == 2 and len(left(recorder)) == 1
     kept, *_ = [entry for entry in treadle_frame.entries(f.__code__) if not entry.payload.is_left]
     assert kept.hits >= 4
+
+
+def plus_one(x):
+    return x + 1
+
+
+def test_a_function_that_is_left_is_no_longer_asked_after_many_calls(monkeypatch):
+    """Its guards cost as much as it does. When a function of the user's choice is compiled, it is looked at again."""
+    monkeypatch.setattr(unprofitable, "_ASKED", 16)
+    handler = compile_handler(run_graph, TracerOptions(leave_unprofitable=True, raise_internal_errors=True), Recorder())
+    handler.add_root(large.__code__)
+    x = torch.ones(4)
+    treadle_frame.set_handler(handler)
+    try:
+        for _ in range(12):
+            plus_one(x)
+        assert treadle_frame.entries(plus_one.__code__) and not treadle_frame.is_skipped(plus_one.__code__)
+        for _ in range(12):
+            assert torch.equal(plus_one(x), x + 1)
+        assert treadle_frame.is_skipped(plus_one.__code__)
+        large(x)
+        assert not treadle_frame.is_skipped(plus_one.__code__)
+    finally:
+        treadle_frame.set_handler(None)
+
+
+def test_a_function_that_the_user_has_asked_to_compile_is_asked_for_ever(monkeypatch):
+    monkeypatch.setattr(unprofitable, "_ASKED", 4)
+    run(small, *[(torch.ones(4),)] * 12)
+    assert not treadle_frame.is_skipped(small.__code__)

@@ -77,6 +77,7 @@ class CodeState:
     outlived          how many entries have been dropped because something else is gone, by the module instance that they were for
     dropped           what is remembered of entries that have been dropped since the last compile
     beyond_limit      what calls have come since the limit of recompiles was reached, until it is decided what becomes of the entries
+    asked_enough      a call is like many before it that an entry without a graph has served (`unprofitable`)
     """
 
     is_root: bool = False
@@ -109,6 +110,7 @@ class CodeState:
     waited: Counter[int | None] = field(default_factory=Counter)
     resting: Counter[int | None] = field(default_factory=Counter)
     beyond_limit: BeyondLimit | None = None
+    asked_enough: bool = False
 
     def forget_calls(self) -> None:
         """Forget what earlier calls have shown; keep what is true of the code itself."""

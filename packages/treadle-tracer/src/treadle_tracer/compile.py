@@ -43,7 +43,7 @@ from .output.tensor_check import why_global_state_unfit
 from .room import is_out_of_room, room_to_recurse
 from .short_lived_code import ShortLivedCode
 from .skips import Skip, SkipKind, skips_callees, why_no_tensors, why_not_trace
-from .unprofitable import end_trial, judge, put_on_trial, reconsider
+from .unprofitable import end_trial, is_left_alone, judge, put_on_trial, reconsider
 
 # After so many calls without a tensor, a code object is left alone for good.
 _TENSORLESS_CALLS = 16
@@ -102,6 +102,8 @@ class FrameCompiler:
         # By identity, because equal code objects are different places for entries. Weakly, because entries hold graphs and parameters.
         self._states: MutableMapping[CodeType, CodeState] = WeakIdKeyDictionary()
         self._short_lived = ShortLivedCode()
+        # Functions that are skipped because many calls were like those that are left to Python.
+        self._left_alone: MutableMapping[CodeType, None] = WeakIdKeyDictionary()
         stance.register(self)
 
     def add_root(self, code: CodeType) -> None:
@@ -186,6 +188,11 @@ class FrameCompiler:
             return treadle_frame.RUN_ONCE_BELOW
         if state.beyond_limit is not None:
             return treadle_frame.SKIP if state.beyond_limit.miss(code) else treadle_frame.RUN_ONCE
+        if is_left_alone(code, state):
+            self._left_alone[code] = None
+            for entry in treadle_frame.entries(code):
+                treadle_frame.remove_entry(code, entry)
+            return treadle_frame.SKIP
         if state.on_trial:
             entry, skip = end_trial(frame, state, self._state_of)
             if skip is not None:
@@ -293,6 +300,12 @@ class FrameCompiler:
             warnings.warn(f"treadle: {_place(code)} runs uncompiled from now on: {skip}", RuntimeWarning, stacklevel=2)
         return treadle_frame.SKIP
 
+    def _look_again(self) -> None:
+        """A function that the user has asked to compile takes another way: those that it calls may get other arguments."""
+        for code in list(self._left_alone):
+            treadle_frame.unskip(code)
+        self._left_alone.clear()
+
     def _reconsider(self, code: CodeType) -> None:
         """A continuation is left to Python: whether what comes before it is worth its cost is decided anew."""
         if self.options.leave_unprofitable:
@@ -314,12 +327,14 @@ class FrameCompiler:
             what = f"{code.co_qualname}: {type(error).__name__}: {error}"
             failure = InternalError("compile", what, f"{code.co_filename}:{code.co_firstlineno}")
         if self.options.raise_internal_errors:
-            raise failure from error
+            raise failure from (error.__cause__ if failure is error else error)
         return self._skip(code, Skip(SkipKind.INTERNAL_ERROR, f"a bug of treadle, {failure}"), warn=True)
 
     def _compile(self, frame: treadle_frame.FrameInfo, state: CodeState, dynamic: DynamicSources) -> Any:
         """The new entry, or SKIP."""
         code = frame.code
+        if state.is_root:
+            self._look_again()
         try:
             was_here = state.take_waiting(frame)
             compilation = Compilation(frame, state, self.backend, self.options, self.observer, was_here)

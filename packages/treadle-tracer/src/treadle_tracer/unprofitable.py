@@ -9,6 +9,8 @@ estimates the profit of one run of each graph, entries count their runs.
                      entries are replaced by ones with the same guards that run the original code, and the entries of the
                      continuations are dropped. Else the entries are put back
     another call     that these guards do not accept compiles again, and is judged again
+    many calls       later, a function that the user has not asked to compile is skipped if nothing else has come. It is looked at again
+                     when a function that the user has asked to compile is compiled again
 
 A function that is one graph is judged when it is compiled. What breaks below a call that a trace has followed belongs to the function whose
 entries have followed it: the continuations of the one that is called are pieces of the caller.
@@ -42,6 +44,9 @@ _SKIPPED = 4.0
 _PATIENCE = 64
 # A dynamic size may grow by this factor until the decision is made again.
 _GROWTH = 8
+# So many calls of a function that the user has not asked to compile are asked whether they are like one that was left to Python. Then the
+# function is left alone, because the question costs as much as a small function.
+_ASKED = 256
 # In calls of operators: a function that is one graph is left alone if its profit is less. The first is for functions that the user has
 # asked to compile, so that these stay compiled where little is lost. The second pays for the frame of all others.
 _LEAST_OF_ROOT = -2.0
@@ -58,19 +63,22 @@ def judge(
     original = original_of(code)
     profit = entry.payload.profit
     if original is code and not entry.payload.goes_on:
-        is_whole = entry.payload.graph_module is None and entry.payload.reason is None
+        is_whole = _computes_nothing(entry)
+        if is_whole and not is_root and entry.payload.dynamic is None and _is_dearer_than_python(code, entry):
+            program = treadle_frame.GuardProgram([*entry.guard.checks, _asked_at_most(code, state_of(code))])
+            return treadle_frame.Entry(entry.code, program, entry.payload), None
         if profit is None or profit >= (_LEAST_OF_ROOT if is_root else _LEAST) or is_whole:
             return entry, None
         skip = Skip(SkipKind.UNPROFITABLE, f"its graph is too small to gain anything ({_profit_text(profit)})")
         _leave_inlined([entry], state_of)
-        return left_to_python(code, entry, is_root), skip
+        return left_to_python(code, entry, state_of(code)), skip
     if original is None:
         return entry, None
     if original is code and any(map(treadle_frame.is_skipped, continuations_of(code))):
         # Where it goes on, nothing may miss an entry any more, and so put it on trial.
         skip = _why_leave([entry], _members(code, [entry]))
         if skip is not None:
-            return left_to_python(code, entry, is_root), skip
+            return left_to_python(code, entry, state_of(code)), skip
     _note_callers(original, entry, state_of)
     reconsider(code, state_of, [entry])
     return entry, None
@@ -138,7 +146,7 @@ def end_trial(
         _leave_inlined([*entries, *[piece for _, piece in pieces]], state_of)
         for member, piece in pieces:
             treadle_frame.remove_entry(member, piece)
-        entries = [left_to_python(code, entry, state.is_root) for entry in entries]
+        entries = [left_to_python(code, entry, state) for entry in entries]
     cells = dict(zip(code.co_freevars, frame.closure or (), strict=True))
     serving = None
     for entry in entries:
@@ -157,16 +165,61 @@ def _leave_inlined(pieces: Sequence[Any], state_of: Callable[[CodeType], CodeSta
             treadle_frame.skip(code)
 
 
-def left_to_python(code: CodeType, entry: Any, is_root: bool) -> Any:
+def left_to_python(code: CodeType, entry: Any, state: CodeState) -> Any:
     """An entry for the calls of `entry` that runs the original code. Sizes that are dynamic may not grow without end."""
     payload = replace(entry.payload, graph_module=None, inputs=(), profit=0.0, is_left=True)
-    program = program_of_original(entry.guard, payload, decides=is_root)
+    program = program_of_original(entry.guard, payload, decides=state.is_root)
+    if not state.is_root:
+        program = treadle_frame.GuardProgram([*program.checks, _asked_at_most(code, state)])
     if payload.decided.decisions:
         payload.decided.stop_deciding(_Patience(code))
     if payload.dynamic is not None:
         payload.dynamic = payload.dynamic._replace(box=_bounded(payload))
         program = size_program(program.checks, payload.dynamic)
     return treadle_frame.Entry(code, program, payload)
+
+
+def _asked_at_most(code: CodeType, state: CodeState) -> treadle_frame.Check:
+    """A check that fails from one call on after many, which notes that the function has been `asked_enough`. It holds on where other calls
+    are compiled."""
+    references = weakref.ref(code), weakref.ref(state)  # both hold the entry that has this, perhaps
+    asked = 0
+
+    def check(_: Any) -> bool:
+        nonlocal asked
+        asked += 1
+        if asked < _ASKED:
+            return True
+        known, known_state = (reference() for reference in references)
+        if known is None or known_state is None or not _saves_nothing(known):
+            asked = 0
+            return True
+        known_state.asked_enough = True
+        return False
+
+    return treadle_frame.Check((("const", None),), "call", check, f"it is asked {_ASKED} times")
+
+
+def is_left_alone(code: CodeType, state: CodeState) -> bool:
+    """Whether enough calls of a function have shown that compiling it saves nothing. Each answer is for the call that the handler is
+    asked about: others may be unlike those."""
+    asked_enough, state.asked_enough = state.asked_enough, False
+    return asked_enough and _saves_nothing(code)
+
+
+def _saves_nothing(code: CodeType) -> bool:
+    return all(entry.payload.is_left or _computes_nothing(entry) for entry in treadle_frame.entries(code))
+
+
+def _computes_nothing(entry: Any) -> bool:
+    """Whether an entry has neither a graph nor a break."""
+    payload = entry.payload
+    return payload.graph_module is None and payload.reason is None and not payload.goes_on
+
+
+def _is_dearer_than_python(code: CodeType, entry: Any) -> bool:
+    """Whether the guards of an entry that computes nothing take about as long as the function itself."""
+    return _computes_nothing(entry) and 2 * len(entry.guard.checks) >= len(code.co_code) // 2
 
 
 class _Patience:
@@ -246,4 +299,4 @@ def _profit_text(profit: float) -> str:
     return f"estimated to cost as much as {-profit:.0f} more calls of operators"
 
 
-__all__ = ["end_trial", "judge", "left_to_python", "put_on_trial", "reconsider"]
+__all__ = ["end_trial", "is_left_alone", "judge", "left_to_python", "put_on_trial", "reconsider"]

@@ -183,6 +183,17 @@ def test_a_bug_is_a_warning_and_the_eager_result(monkeypatch):
     assert isinstance(error.value.__cause__, ZeroDivisionError)
 
 
+def test_an_internal_error_keeps_its_cause(monkeypatch):
+    def broken(*args):
+        raise InternalError("lowering", "oops", "here.py:1") from ZeroDivisionError("why")
+
+    monkeypatch.setattr(compilation, "trace_frame", broken)
+    fast, _ = compiled(scaled)
+    with pytest.raises(InternalError, match="oops") as error:
+        fast(torch.ones(2), 3)
+    assert isinstance(error.value.__cause__, ZeroDivisionError)
+
+
 def test_a_bug_before_a_recompile_is_a_warning_too(monkeypatch):
     fast, _ = compiled(scaled, raise_internal_errors=False, dynamic=False)
     fast(torch.ones(2), 3)

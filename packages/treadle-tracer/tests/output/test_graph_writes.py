@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import fx
 
-from treadle_tracer.output.graph_writes import why_not_deoptimise
+from treadle_tracer.output.graph_writes import draws_random_numbers, why_not_deoptimise
 from treadle_tracer.values.call_effects import only_computes, storages, written_arguments
 
 
@@ -107,3 +107,19 @@ def test_storages():
     x = torch.ones(4)
     assert storages(x) == storages(x[1:]) == storages((x[:2], [x])) and len(storages([x, torch.ones(1)])) == 2
     assert storages(None) == storages(3) == storages(torch.eye(2).to_sparse()) == set()
+
+
+@pytest.mark.parametrize(
+    ("target", "draws"),
+    [
+        (torch.sin, False),
+        (torch.autograd.grad, False),
+        (torch._C._set_grad_enabled, False),
+        (torch.rand_like, True),
+        (lambda x: x, True),
+    ],
+)
+def test_which_calls_draw_random_numbers(target, draws):
+    graph = fx.Graph()
+    graph.output(graph.call_function(target, (graph.placeholder("x"),)))
+    assert draws_random_numbers(fx.GraphModule(torch.nn.Module(), graph)) is draws

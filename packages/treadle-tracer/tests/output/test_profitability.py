@@ -33,7 +33,26 @@ def test_fused_operators_save_and_a_call_costs():
 
 
 def test_traffic_between_operators_counts():
-    assert profit(chain(1), torch.ones(4)) < 0 < profit(chain(1), torch.ones(1 << 20))
+    assert profit(chain(2), torch.ones(4)) < 0 < profit(chain(2), torch.ones(1 << 20))
+
+
+def test_what_leaves_the_graph_is_written_in_eager_and_compiled_alike():
+    x = torch.ones(1 << 20)
+    assert profit(chain(1), x) == profit(chain(1), torch.ones(4))
+    assert profit(lambda x: torch.sin(x).view(2, -1), x) < 0 < profit(lambda x: torch.sin(x).view(2, -1) + 1, x)
+
+
+def test_results_cost_memory_and_views_of_them():
+    def results(n):
+        return lambda x: [torch.sin(x) + k for k in range(n)]
+
+    def views(n):
+        return lambda x: list((torch.sin(x) * 2)[:n])
+
+    x = torch.ones(16)
+    saved = profit(results(2), x) - profit(results(1), x)
+    assert 0 < saved < 2
+    assert profit(views(16), x) < profit(views(2), x)
 
 
 def test_autograd_makes_calls_dearer_and_operators_too():
@@ -157,7 +176,8 @@ def test_several_outputs_that_autograd_records_cost():
     x = torch.ones(4, requires_grad=True)
     costs = profit(related, x, grad=True)
     assert abs(costs - profit(unrelated, x, grad=True)) < 0.1 and costs < profit(one, x, grad=True) - 20
-    assert profit(related, x) == profit(unrelated, x) == profit(one, x)
+    assert profit(related, x) == pytest.approx(profit(unrelated, x), abs=0.1)
+    assert profit(one, x) - 2 < profit(related, x) < profit(one, x)
 
 
 def test_other_devices_are_unknown():
@@ -220,3 +240,15 @@ def test_sizes_that_change_cost():
     constant, changing = (profit_of(gm, False) for gm in recorder.graphs)
     assert constant is not None and changing is not None
     assert changing == pytest.approx(constant - 2, abs=0.1)
+
+
+def test_elements_that_numbers_are_read_of_save_nothing():
+    def numbers(x):
+        return (torch.sin(x) * 2).tolist()
+
+    def rows(x):
+        return [row * 2 for row in (torch.sin(x) * 2)]
+
+    few, many = torch.ones(2), torch.ones(32)
+    assert profit(numbers, many) == pytest.approx(profit(numbers, few), abs=0.1)
+    assert profit(rows, few) < profit(rows, many)

@@ -23,6 +23,7 @@ import torch
 
 from treadle_codegen.host.externs import callee_of, needs_schema_call
 from treadle_codegen.host.plan import ExecutionPlan, returned_layouts
+from treadle_codegen.host.read_together import ReadTogether, reads_together
 from treadle_codegen.host.sizes import SizeTexts, comparing, plain_text, reading, sources_of
 from treadle_codegen.ir.loops import (
     Bind,
@@ -39,6 +40,7 @@ from treadle_codegen.ir.loops import (
     bound_symbols,
     symbols_of,
 )
+from treadle_codegen.schedule.gather_numbers import READ_NUMBER
 from treadle_codegen.schedule.kernel import Kernel
 from treadle_codegen.targets.renderer import Segment
 from treadle_codegen.targets.table_slots import slot_key
@@ -117,6 +119,7 @@ def write_body(writer: HostWriter) -> list[str]:
     for output, updated in program.in_place.items():
         writer.names[output] = writer.names[updated]
     writer.computed = {slot_key(result) for s in plan.segments for group in s.numbers for result in group.results}
+    together = _reads_together(writer)
     end = 0
     for k, node in enumerate(plan.nodes):
         segment = plan.segment_at.get(k)
@@ -134,7 +137,10 @@ def write_body(writer: HostWriter) -> list[str]:
         elif isinstance(node.item, Extern):
             if node.item.out_variant:
                 _allocate(writer, node.item.outputs, k)
-            _write_extern(writer, node.item)
+            if k in together:
+                _write_read(writer, node.item, k, *together[k])
+            else:
+                _write_extern(writer, node.item)
             _release(writer, range(k, k + 1))
         elif isinstance(node.item, Check):
             _write_check(writer, node.item.condition, node.item.error, node.item.message)
@@ -447,6 +453,24 @@ def _write_extern(writer: HostWriter, step: Extern) -> None:
     for name in wanted:
         _fix_result(writer, name)
         writer.enter(name, _variable(writer, name))
+
+
+def _reads_together(writer: HostWriter) -> dict[int, tuple[ReadTogether, int]]:
+    """By node, the group of numbers that it is read with, and the first node of that."""
+    if READ_NUMBER in writer.target.externs:
+        return {}
+    plan = writer.plan
+    groups = reads_together(plan.nodes, plan.program.buffers, set(plan.covered()))
+    return {k: (group, first) for first, group in groups.items() for k in group.places}
+
+
+def _write_read(writer: HostWriter, step: Extern, node: int, group: ReadTogether, first: int) -> None:
+    """Take a number from the list of its group, which the first node of the group reads."""
+    if node == first:
+        names = [f"n{first}_{place}" for place in range(group.view.shape[0])]
+        writer.line(f"{', '.join(names)} = {_tensor(writer, group.view)}.tolist()")
+    for bind in step.binds:
+        _write_bind(writer, bind, f"n{first}_{group.places[node]}")
 
 
 def _write_bind(writer: HostWriter, bind: Bind, variable: str) -> None:

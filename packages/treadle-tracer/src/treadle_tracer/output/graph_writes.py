@@ -30,6 +30,9 @@ _INDIFFERENT_TO_VALUES = frozenset(
         Kind.QUERY,
     }
 )
+# Functions without a record that draw no random numbers. The derivative of what a graph records draws none: a graph whose backward pass
+# does is not traced (`output.subgraph`).
+_DRAWING_NOTHING = frozenset({torch.autograd.grad, torch._C._set_grad_enabled})
 
 
 def why_not_deoptimise(gm: torch.fx.GraphModule) -> str | None:
@@ -48,7 +51,7 @@ def why_not_deoptimise(gm: torch.fx.GraphModule) -> str | None:
 
 def draws_random_numbers(gm: torch.fx.GraphModule) -> bool:
     """Whether a call of the graph may move a random number generator on. Functions without a record may."""
-    records = [operator(node.target) for node in _calls(gm)]
+    records = [operator(node.target) for node in _calls(gm) if node.target not in _DRAWING_NOTHING]
     return any(record is None or record.is_random for record in records)
 
 

@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from torch.types import py_sym_types
 
-from treadle_shapes.torch import Kind, operator, raw_expr
+from treadle_shapes.torch import Kind, Operator, operator, raw_expr
 
 from ..values.call_effects import written_arguments
 from .deferred_asserts import asserts_of
@@ -78,6 +78,8 @@ _CALL_RECORDED = 56.0
 # where there are several recorded outputs, a node of its own for each, beside the result and the tangent: for the first, and for each more;
 _SEVERAL_OUTPUTS = 20.0
 _OUTPUT = 13.0
+# without autograd, memory for each more result, and a view of it where the result is one;
+_RESULT, _RESULT_VIEW = 0.85, 1.1
 # a test whether the inputs share memory, and copies; states of random generators; a handler for failing asserts; guards of numbers.
 _WRITES = 8.0
 _WRITES_RECORDED = 40.0
@@ -148,6 +150,8 @@ def _overhead(gm: torch.fx.GraphModule, recorded: set[torch.fx.Node]) -> float:
             + _RECORDED_CONVOLUTION * convolutions
             + (_SEVERAL_OUTPUTS + _OUTPUT * (len(outputs) - 1) if len(outputs) > 1 else 0.0)
         )
+    else:
+        overhead += _cost_of_results(gm)
     inputs = [node.meta.get("example_value") for node in gm.graph.find_nodes(op="placeholder")]
     overhead += _NUMBER * sum(isinstance(value, py_sym_types) for value in inputs) + _ARRAY * len(_arrays(gm))
     if any(isinstance(value, torch.Tensor) and _has_symbols(value) for value in inputs):
@@ -160,6 +164,17 @@ def _overhead(gm: torch.fx.GraphModule, recorded: set[torch.fx.Node]) -> float:
         overhead += _DRAWS * (2 if recorded else 1)
     overhead += _STATE * sum(map(_draws_from_state, gm.graph.nodes))
     return overhead + (_ASSERTS if asserts_of(gm) else 0.0)
+
+
+def _cost_of_results(gm: torch.fx.GraphModule) -> float:
+    """What the results of a graph without autograd cost, beyond that of one in memory of its own."""
+    results = [node for node in gm.graph.output_node().all_input_nodes if _computes_tensor(node)]
+    views = sum(_kind(node) is Kind.VIEW for node in results)
+    return _RESULT_VIEW * views + _RESULT * max(len(results) - views - 1, 0)
+
+
+def _computes_tensor(node: torch.fx.Node) -> bool:
+    return node.op.startswith("call_") and isinstance(node.meta.get("example_value"), torch.Tensor)
 
 
 def _has_symbols(tensor: torch.Tensor) -> bool:
@@ -227,7 +242,7 @@ def _saved(node: torch.fx.Node, is_recorded: bool) -> float:
     elif record is not None and record.kind is Kind.ATTENTION and record.decompose:
         calls = _LAYER
     values = list(_tensors_in(node.meta.get("example_value")))
-    if not values or _is_part(node):
+    if not values or _is_part(node) or _is_element_of_number(node, record):
         return 0.0
     if _finds_sizes(node):
         return -_FOUND_SIZES
@@ -238,11 +253,16 @@ def _saved(node: torch.fx.Node, is_recorded: bool) -> float:
     if "numpy_calls" in node.meta:
         calls = node.meta["numpy_calls"] * (_NUMPY if values[0].dim() else _NUMPY_SCALAR)
     if not is_recorded:
-        return calls + traffic
+        return calls + (0.0 if _leaves(node) else traffic)
     if kind is not Kind.NORMALISATION and not any(map(_is_fused, node.all_input_nodes)):
         traffic = 0.0
     recorded = _SMALL_PRODUCT_RECORDED if _is_small_product(node) else calls * (1 + _RECORDED)
     return recorded + traffic * (1 + _TRAFFIC_RECORDED)
+
+
+def _leaves(node: torch.fx.Node) -> bool:
+    """Whether the graph returns what the node computes, or a view of it."""
+    return any(user.op == "output" or (_kind(user) is Kind.VIEW and _leaves(user)) for user in node.users)
 
 
 def _is_fused(node: torch.fx.Node) -> bool:
@@ -266,6 +286,13 @@ def _is_part(node: torch.fx.Node) -> bool:
     """Whether the node takes one of several results of a call."""
     given = node.args[0] if node.target is operator_module.getitem else None
     return isinstance(given, torch.fx.Node) and isinstance(given.meta.get("example_value"), (tuple, list))
+
+
+def _is_element_of_number(node: torch.fx.Node, record: Operator | None) -> bool:
+    """Whether only numbers are read of a view: the host makes the view, too, and `tolist` makes none in eager."""
+    if record is None or record.kind is not Kind.VIEW or not node.users:
+        return False
+    return all(isinstance(user.meta.get("example_value"), py_sym_types) for user in node.users)
 
 
 def _finds_sizes(node: torch.fx.Node) -> bool:

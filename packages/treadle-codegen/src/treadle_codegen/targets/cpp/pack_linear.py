@@ -153,7 +153,7 @@ def _identity(weight: Any) -> Any:
     root, value = weight, weight.meta["val"]
     while root.op == "call_function":
         (root,) = root.all_input_nodes
-    return root, value.dtype, as_shape(value.shape), as_shape(value.stride()), value.storage_offset()
+    return root, value.dtype, as_shape(value.shape), as_shape(value.stride()), as_shape((value.storage_offset(),))
 
 
 def _bytes(weight: fx.Node) -> int:
