@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 import torch
-import torchvision_schemas
 
+import torchvision_schemas
 import treadle
 
 torchvision_schemas.define_missing_schemas()

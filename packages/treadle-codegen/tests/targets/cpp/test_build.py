@@ -106,7 +106,9 @@ exec g++ "$@\""""
 
 def test_code_that_needs_more_libraries_is_not_remembered(tmp_path: Path) -> None:
     """What one kernel cannot be linked without says nothing of the next."""
-    script = """case " $* " in *-nostdlib*) grep -q needs "$(dirname "$0")"/*/kernels.cpp && { echo "undefined symbol: f" >&2; exit 1; };; esac
+    script = """case " $* " in *-nostdlib*)
+  grep -q needs "$(dirname "$0")"/*/kernels.cpp && { echo "undefined symbol: f" >&2; exit 1; };;
+esac
 exec g++ "$@\""""
     compiler = broken(tmp_path, script)
     with pytest.MonkeyPatch.context() as patch:

@@ -29,6 +29,6 @@ def far_loads(loops: Sequence[Loop], axis: Axis, local: Collection[str]) -> list
 
 
 def steps_far(index: IntLike, axis: Axis) -> bool:
-    """Whether an index is far from that of the next point of an axis. A step that is a symbol may be a number once kernels are specialised."""
+    """Whether an index is far from that of the next point of an axis; a symbolic step may be a number once kernels are specialised."""
     step = step_along(index, axis)
     return step is not None and (abs(step) >= _FAR if isinstance(step, int) else True)
