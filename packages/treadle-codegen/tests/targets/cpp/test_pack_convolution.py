@@ -193,6 +193,19 @@ _SHAPES: dict[str, tuple[Callable[[], list[nn.Module]], tuple[int, ...]]] = {
         lambda: [nn.Conv3d(3, 16, 3, (1, 2, 2), 1), nn.BatchNorm3d(16), nn.SiLU(), nn.Conv3d(16, 16, 3, groups=4)],
         (3, 6, 16, 14),
     ),
+    "images, padding by name": (
+        lambda: [
+            nn.Conv2d(6, 16, 3, 2, padding="valid"),
+            nn.BatchNorm2d(16),
+            nn.ReLU(),
+            nn.Conv2d(16, 16, 3, padding="same", dilation=2),
+        ],
+        (6, 30, 25),
+    ),
+    "volumes, padding by name": (
+        lambda: [nn.Conv3d(3, 16, 3, padding="valid"), nn.ReLU(), nn.Conv3d(16, 16, 3, padding="same", groups=4)],
+        (3, 8, 16, 14),
+    ),
     "transposed": (
         lambda: [nn.ConvTranspose2d(6, 16, 3, 2, 1, 1), nn.BatchNorm2d(16), nn.GELU(), nn.ConvTranspose2d(16, 8, 2, 2)],
         (6, 19, 17),

@@ -218,11 +218,15 @@ def _pack(graph: fx.Graph, conv: fx.Node, mode: FakeTensorMode) -> fx.Node:
 
 
 def _geometry(conv: fx.Node) -> tuple[Any, ...]:
-    """Padding, the output's padding of transposed ones, stride, dilation and groups, with an axis more for rows."""
+    """Padding, the output's padding of transposed ones, stride, dilation and groups, with an axis more for rows.
+
+    ATen takes one number for all axes: `padding="valid"` is [0].
+    """
     stride, padding, dilation, transposed, extra, groups = conv.args[3:]
     lists: list[tuple[int, Any]] = [(0, padding), *([(0, extra)] if transposed else []), (1, stride), (1, dilation)]
-    is_row = conv.meta["val"].dim() == 3
-    return *([neutral, *given] if is_row else given for neutral, given in lists), groups
+    axes = conv.meta["val"].dim() - 2
+    full = [(neutral, list(given) * axes if len(given) == 1 else given) for neutral, given in lists]
+    return *([neutral, *given] if axes == 1 else given for neutral, given in full), groups
 
 
 def _what_follows(conv: fx.Node) -> tuple[list[fx.Node], fx.Node | None, float, PostOp]:
