@@ -14,6 +14,7 @@ from treadle_tracer.values import assumptions, differentiation, gradients, tenso
 from treadle_tracer.values.arrays import array_of
 from treadle_tracer.values.base import NONE, Constant
 from treadle_tracer.values.class_lookup import MISSING, lookup
+from treadle_tracer.values.index_sequences import with_stacked_integers
 from treadle_tracer.values.originals import is_original, original
 from treadle_tracer.values.tensor import TensorValue, shape_of
 from treadle_tracer.values.tensor_hooks import register_hook
@@ -33,7 +34,7 @@ def get_item(tx: TraceContext, owner: TensorValue, key: Value) -> Value:
         return overridden
     if tx.modes.ask:
         return _method_by_modes(tx, "__getitem__", [owner, key], {})
-    key = tensor_numbers.with_known_scalars(tx, key)
+    key = with_stacked_integers(tx, tensor_numbers.with_known_scalars(tx, key))
     found = tensor_numbers.get_item(tx, owner, key)
     return found if found is not None else run_in_graph(tx, "call_function", operator.getitem, [owner, key], {})
 
@@ -45,7 +46,7 @@ def set_item(tx: TraceContext, owner: TensorValue, key: Value, value: Value) -> 
     if tx.modes.ask:
         _method_by_modes(tx, "__setitem__", [owner, key, value], {})
         return
-    key = tensor_numbers.with_known_scalars(tx, key)
+    key = with_stacked_integers(tx, tensor_numbers.with_known_scalars(tx, key))
     if not tensor_numbers.set_item(tx, owner, key, value):
         run_in_graph(tx, "call_function", operator.setitem, [owner, key, value], {})
 
