@@ -161,8 +161,8 @@ def measure(library: str, name: str, training: bool) -> dict[str, Any]:
                 )
     row["graphs"], row["recompiles"] = stats.graphs, len(stats.recompiles)
     row["breaks"] = [f"{b.code} at {_without_paths(b.where)}: {_without_paths(b.reason)[:160]}" for b in stats.breaks]
-    row["eager"] = [_without_paths(graph.reason)[:160] for graph in stats.eager_graphs]
-    row["skipped"] = [_without_paths(text)[:200] for text in stats.skipped]
+    row["eager"] = [_without_script(_without_paths(graph.reason))[:160] for graph in stats.eager_graphs]
+    row["skipped"] = [_without_script(_without_paths(text))[:200] for text in stats.skipped]
     return row
 
 
@@ -289,6 +289,11 @@ def _without_paths(text: str) -> str:
     for folder in sorted({str(ROOT), *filter(None, sys.path)}, key=len, reverse=True):
         text = text.replace(f"{folder}/", "")
     return text
+
+
+def _without_script(text: str) -> str:
+    """The text without the script that reproduces an internal error on this machine."""
+    return text.partition("; reproduce with")[0]
 
 
 # ---- all of them
