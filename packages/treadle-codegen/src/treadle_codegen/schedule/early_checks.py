@@ -10,29 +10,31 @@ A cache of keys and values for each layer of a model is such a row of updates: l
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 import torch
 
-from treadle_codegen.ir.loops import BufferKind, Instr, IntLike, Load, Loop, Program, step_symbols
+from treadle_codegen.ir.loops import BufferKind, Instr, IntLike, Loop, Program, load_of, step_symbols
 from treadle_codegen.ir.ops import OPS
 from treadle_codegen.ir.product import varies_along
 from treadle_codegen.lower.indexing import product
 from treadle_codegen.schedule.access import axis_ranges, step_reads, step_writes
 from treadle_codegen.schedule.fuse import Node
-from treadle_codegen.schedule.in_place import may_be_outside, updates_in_place
+from treadle_codegen.schedule.in_place import updates_in_place
 from treadle_codegen.schedule.kernel import Kernel, Section, merge_axes, single
-from treadle_codegen.schedule.positions import positions_to_check
+from treadle_codegen.schedule.late_updates import SMALL_UPDATE
+from treadle_codegen.schedule.positions import checks_positions, positions_to_check
 
 _READ_ONLY = (BufferKind.INPUT, BufferKind.STATIC, BufferKind.CONSTANT)
-_SMALL = 64  # elements; smaller updates gain nothing
 
 
 def check_positions_early(program: Program, nodes: Sequence[Node]) -> Sequence[Node]:
     """The nodes with such checks in front of the first update, if more updates happen in place then. The program gets the steps."""
     done = updates_in_place(program, nodes)
     wanted = {name for name in program.updates if name not in done and not _is_small(program, name)}
+    if not wanted:
+        return nodes
     first = next((k for k, node in enumerate(nodes) if not wanted.isdisjoint(node.writes)), len(nodes))
     known = _written_before(program, nodes, first)
     numbers = frozenset(program.size_symbols)
@@ -60,7 +62,7 @@ def check_positions_early(program: Program, nodes: Sequence[Node]) -> Sequence[N
 
 def _is_small(program: Program, name: str) -> bool:
     elements = product(program.buffers[name].shape)
-    return isinstance(elements, int) and elements <= _SMALL
+    return isinstance(elements, int) and elements <= SMALL_UPDATE
 
 
 def _written_before(program: Program, nodes: Sequence[Node], first: int) -> frozenset[str]:
@@ -73,7 +75,7 @@ def _written_before(program: Program, nodes: Sequence[Node], first: int) -> froz
 
 def _checks_of(node: Node, known: frozenset[str]) -> list[Loop] | None:
     """Loops that check all positions of a node's loops beforehand; None where there is nothing to check, or something is not known."""
-    if not isinstance(node.item, Kernel) or not any(map(may_be_outside, node.item.loops)):
+    if not isinstance(node.item, Kernel) or not any(map(checks_positions, node.item.loops)):
         return None
     found: list[Loop] = []
     for loop in node.item.loops:
@@ -102,7 +104,8 @@ def _check(loop: Loop, position: int, size: IntLike, known: frozenset[str]) -> L
     """A loop that checks the value of one instruction; None where it depends on more than known buffers."""
     needed = sorted(_needed(loop.body, position))
     body = [loop.body[k] for k in needed]
-    if not all(map(_may_come_early, body)) or not known.issuperset(_loaded(body)):
+    loads = [load for load in map(load_of, body) if load is not None]
+    if not all(map(_may_come_early, body)) or not known.issuperset(buffer for buffer, _ in loads):
         return None
     places = {k: at for at, k in enumerate(needed)}
     moved = [Instr(i.op, tuple([places[a] for a in i.args]), i.dtype, i.attr) for i in body]
@@ -114,19 +117,15 @@ def _check(loop: Loop, position: int, size: IntLike, known: frozenset[str]) -> L
 
 def _needed(body: Sequence[Instr], position: int) -> set[int]:
     """The instructions that the value of one is computed from, itself among them."""
-    return {position}.union(*[_needed(body, argument) for argument in body[position].args])
+    found = {position}
+    for k in range(position, -1, -1):
+        if k in found:
+            found.update(body[k].args)
+    return found
 
 
 def _may_come_early(instr: Instr) -> bool:
     return OPS[instr.op].pure and instr.op not in ("indirect_load", "reduce", "scan", "scalar")
-
-
-def _loaded(body: Iterable[Instr]) -> Iterator[str]:
-    for instr in body:
-        if instr.op == "masked_load":
-            yield instr.attr[0].buffer
-        elif isinstance(instr.attr, Load):
-            yield instr.attr.buffer
 
 
 def _checked(node: Node) -> Node:

@@ -21,6 +21,7 @@ from treadle_codegen.ir.overlap import loads_of, may_meet
 from treadle_codegen.schedule.access import accumulates, loop_reads, loop_writes
 from treadle_codegen.schedule.fuse import Node
 from treadle_codegen.schedule.kernel import Kernel
+from treadle_codegen.schedule.positions import checks_positions
 from treadle_shapes.torch import Raises, operator
 
 
@@ -100,15 +101,8 @@ def raising_nodes(program: Program, nodes: Sequence[Node]) -> list[int]:
 
 def _may_raise(node: Node) -> bool:
     if isinstance(node.item, Kernel):
-        return any(map(may_be_outside, node.item.loops))
+        return any(map(checks_positions, node.item.loops))
     return isinstance(node.item, Check) or (isinstance(node.item, Extern) and _call_may_raise(node.item))
-
-
-def may_be_outside(loop: Loop) -> bool:
-    """Whether a loop checks positions that are data. It reports what is out of range before anything of the caller's is written."""
-    if loop.is_checked:
-        return False
-    return any(instr.op.startswith("indirect_") or instr.op == "check_position" for instr in loop.body)
 
 
 def _call_may_raise(extern: Extern) -> bool:

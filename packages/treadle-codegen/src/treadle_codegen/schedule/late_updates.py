@@ -17,7 +17,7 @@ from treadle_codegen.schedule.fuse import Node
 from treadle_codegen.schedule.in_place import raising_nodes, same_memory, updates_in_place
 from treadle_codegen.schedule.kernel import Kernel, merge_axes, single
 
-_MOST_ELEMENTS = 64  # the caller copies many tensors in one call, so that larger copies gain nothing
+SMALL_UPDATE = 64  # the caller copies many tensors in one call, so that larger copies gain nothing
 
 
 def store_updates_late(program: Program, nodes: Sequence[Node]) -> list[Node]:
@@ -52,7 +52,7 @@ def _is_small(program: Program, output: str, updated: str) -> bool:
         same_memory(program.buffers[output], program.buffers[updated])
         and not program.buffers[output].dtype.is_complex
         and isinstance(elements, int)
-        and elements <= _MOST_ELEMENTS
+        and elements <= SMALL_UPDATE
     )
 
 

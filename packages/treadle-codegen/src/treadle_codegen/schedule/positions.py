@@ -8,6 +8,12 @@ from treadle_codegen.ir.loops import IntLike, Loop
 from treadle_shapes.expr import And, Ge, Lt, Range, Symbol, simplify
 
 
+def checks_positions(loop: Loop) -> bool:
+    """Whether a loop checks positions that are data."""
+    checking = ("indirect_load", "indirect_store", "check_position")
+    return not loop.is_checked and any(instr.op in checking for instr in loop.body)
+
+
 def positions_to_check(loop: Loop, ranges: Mapping[Symbol, Range]) -> list[tuple[int, IntLike]]:
     """The instructions whose values are positions that may be out of range, each with the size of the dimension."""
     found: dict[tuple[int, IntLike], None] = {}

@@ -39,7 +39,7 @@ from treadle_tracer.values.array_ufuncs import (
     operand,
 )
 from treadle_tracer.values.array_warnings import note_not_finite
-from treadle_tracer.values.arrays import ArrayValue, fresh, in_graph, numpy_module, torch_dtype
+from treadle_tracer.values.arrays import ArrayValue, first_warning_of, fresh, in_graph, numpy_module, torch_dtype
 from treadle_tracer.values.backwards_view import BackwardsView
 from treadle_tracer.values.base import NONE, Constant, LazyValue
 from treadle_tracer.values.class_lookup import MISSING, lookup
@@ -144,10 +144,7 @@ def _array(tx: TraceContext, given: Value, dtype: Value | None = None, *, copy: 
 @functools.cache
 def _warning_of_copies() -> str | None:
     """What NumPy says of a tensor that it is to copy: PyTorch's `__array__` takes no `copy` (NumPy 2). None if it says nothing."""
-    with warnings.catch_warnings(record=True) as said:
-        warnings.simplefilter("always")
-        numpy_module().array(torch.zeros(1))
-    return str(said[0].message) if said else None
+    return first_warning_of(lambda: numpy_module().array(torch.zeros(1)))
 
 
 def _asarray(tx: TraceContext, given: Value, dtype: Value | None = None, order: Value | None = None, **options: Value):

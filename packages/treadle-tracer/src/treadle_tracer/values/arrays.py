@@ -13,6 +13,7 @@ from __future__ import annotations
 import functools
 import sys
 import types
+import warnings
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -267,6 +268,14 @@ def array_of(tensor: TensorValue) -> ArrayValue:
         raise Unsupported("numpy", f"the array of {why}")
     numpy_dtype(tensor.fake.dtype)
     return ArrayValue(tensor, is_of_tensor=True)
+
+
+def first_warning_of(call: Callable[[], Any]) -> str | None:
+    """What a call warns of first, under filters that show everything; None if of nothing."""
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        call()
+    return str(said[0].message) if said else None
 
 
 def note_numpy_calls(tensor: TensorValue, calls: int) -> TensorValue:

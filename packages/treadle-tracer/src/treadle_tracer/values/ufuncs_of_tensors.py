@@ -7,7 +7,6 @@ tensor on the memory of the result. NumPy 2 says that the method should take mor
 from __future__ import annotations
 
 import functools
-import warnings
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -16,7 +15,7 @@ from treadle_tracer.by_identity import is_one_of
 from treadle_tracer.class_facts import is_subtype
 from treadle_tracer.errors import Unsupported
 from treadle_tracer.values.array_ufuncs import call_ufunc
-from treadle_tracer.values.arrays import ArrayValue, array_of, in_graph, numpy_module
+from treadle_tracer.values.arrays import ArrayValue, array_of, first_warning_of, in_graph, numpy_module
 from treadle_tracer.values.base import Constant, LazyValue
 from treadle_tracer.values.deferred_warnings import warn
 from treadle_tracer.values.tensor import TensorValue
@@ -54,7 +53,4 @@ def _is_tensor(value: Value) -> bool:
 @functools.cache
 def _warning_of_wrapping() -> str | None:
     """What NumPy says when it has a tensor wrap a result; None if it says nothing."""
-    with warnings.catch_warnings(record=True) as said:
-        warnings.simplefilter("always")
-        numpy_module().negative(torch.zeros(1))
-    return str(said[0].message) if said else None
+    return first_warning_of(lambda: numpy_module().negative(torch.zeros(1)))

@@ -20,6 +20,7 @@ from treadle_codegen.ir.loops import Axis, Instr, IntLike, Loop, symbols_of
 from treadle_codegen.ir.ops import OPS, POSITIONS, Cost
 from treadle_codegen.schedule.access import loop_reads, loop_writes, split_index
 from treadle_codegen.schedule.kernel import Kernel, Section, linear_coefficients_of
+from treadle_codegen.schedule.positions import checks_positions
 from treadle_codegen.targets.cpp.ops import C_TYPES, MEMORY_TYPES, constant
 from treadle_codegen.targets.cpp.section import (
     BLOCK,
@@ -27,7 +28,6 @@ from treadle_codegen.targets.cpp.section import (
     Accumulator,
     SectionPrinter,
     addresses_through_data,
-    may_be_outside,
     why_varies,
     worst,
 )
@@ -143,7 +143,7 @@ class ColumnPrinter(SectionPrinter):
     def write(self) -> None:
         writer, column = self.writer, self.writer.kernel.outer[-1]
         width, extent, name = block_width(column, self._most_columns()), writer.index(column.extent), column.symbol.name
-        self.checks = may_be_outside(writer.kernel.loops)
+        self.checks = any(map(checks_positions, writer.kernel.loops))
         self.all_checked = not self.checks
         if self.parallel:
             writer.line(f"#pragma omp parallel for num_threads({writer.threads}){self._bad_clause()}")

@@ -15,6 +15,7 @@ from treadle_codegen.ir.loops import Axis, Buffer, FloatExpr, IntLike, Program
 from treadle_codegen.options import CodegenOptions
 from treadle_codegen.schedule.access import axis_ranges, loop_reads, loop_writes
 from treadle_codegen.schedule.kernel import Kernel, LocalBuffer, Section
+from treadle_codegen.schedule.positions import checks_positions
 from treadle_codegen.targets.cpp.build import compile_flags
 from treadle_codegen.targets.cpp.chunks import LANES, ChunkPrinter, rows_with_tails, why_not_chunks
 from treadle_codegen.targets.cpp.columns import column_printer, why_not_columns
@@ -22,7 +23,7 @@ from treadle_codegen.targets.cpp.entries import ERROR_SLOT
 from treadle_codegen.targets.cpp.load_unit import load_unit, threads_of
 from treadle_codegen.targets.cpp.numbers import render_numbers
 from treadle_codegen.targets.cpp.ops import MEMORY_TYPES, constant
-from treadle_codegen.targets.cpp.section import SectionPrinter, may_be_outside
+from treadle_codegen.targets.cpp.section import SectionPrinter
 from treadle_codegen.targets.cpp.short_axes import ShortAxisPrinter, why_not_written_out
 from treadle_codegen.targets.cpp.strips import StripPrinter, why_not_strips
 from treadle_codegen.targets.cpp.tiles import TilePrinter, why_not_tiles
@@ -273,7 +274,7 @@ def _work(kernel: Kernel) -> int:
 def _write_body(writer: KernelWriter) -> None:
     kernel = writer.kernel
     parallel = writer.threads > 1 and _work(kernel) >= _PARALLEL_WORK
-    bad = " reduction(|:bad)" if may_be_outside(kernel.loops) else ""
+    bad = " reduction(|:bad)" if any(map(checks_positions, kernel.loops)) else ""
     columns = why_not_columns(kernel) is None
     if columns:
         writer.uses.add("columns")

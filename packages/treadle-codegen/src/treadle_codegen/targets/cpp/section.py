@@ -13,7 +13,7 @@ from treadle_codegen.ir.ops import OPS, POSITIONS, SCATTERS, Cost
 from treadle_codegen.ir.product import varies_along
 from treadle_codegen.schedule.access import loop_writes, split_index, step_along
 from treadle_codegen.schedule.kernel import Section
-from treadle_codegen.schedule.positions import lies_inside, positions_to_check
+from treadle_codegen.schedule.positions import checks_positions, lies_inside, positions_to_check
 from treadle_codegen.targets.cpp.far_loads import far_loads
 from treadle_codegen.targets.cpp.ops import (
     C_TYPES,
@@ -80,7 +80,7 @@ class SectionPrinter(InstructionWriter):
 
     def write(self) -> None:
         writer, axes = self.writer, self.section.axes
-        self.checks = self.checks_inside = may_be_outside(self.section.members)
+        self.checks = self.checks_inside = any(map(checks_positions, self.section.members))
         self.all_checked = not self.checks
         self._declare()
         self._separate_far_loads()
@@ -553,12 +553,6 @@ def why_not_streams(section: Section, parallel: bool) -> str | None:
 def addresses_through_data(loops: Iterable[Loop]) -> bool:
     """Whether some position in memory is data."""
     return any(instr.op in ("indirect_load", "indirect_store") for loop in loops for instr in loop.body)
-
-
-def may_be_outside(loops: Iterable[Loop]) -> bool:
-    """Whether the loops check positions that are data."""
-    checking = ("indirect_load", "indirect_store", "check_position")
-    return any(instr.op in checking for loop in loops if not loop.is_checked for instr in loop.body)
 
 
 def why_in_order(section: Section, axis: Axis) -> str | None:
