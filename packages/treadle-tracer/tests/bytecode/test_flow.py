@@ -17,6 +17,7 @@ from treadle_tracer.bytecode import (
     live_variables,
     max_stack,
     read,
+    same_tails,
     stack_depths,
     stack_kinds,
     successors,
@@ -251,6 +252,32 @@ def test_joins_are_where_both_ways_come_through():
     assert [lines[found[n]] for n in conditional] == [6, 10]
     ends = [n for n, i in enumerate(model.instructions) if i.opname == "RETURN_VALUE"]
     assert all(found[n] is None for n in ends)
+
+
+def test_copies_of_a_short_end_go_on_in_the_same_way():
+    model = _model_of("def f(a, b):\n    if a:\n        b = b + 1\n    else:\n        g(b)\n    return h(b)\n")
+    tails = same_tails(model)
+    ends = [n for n, i in enumerate(model.instructions) if i.opname == "RETURN_VALUE"]
+    assert len({tails[n] for n in ends}) == 1
+    for n, tail in enumerate(tails):
+        while tail != n:
+            here, there = model.instructions[n], model.instructions[tail]
+            assert (here.opname, here.argval, here.line) == (there.opname, there.argval, there.line)
+            if here.opname == "RETURN_VALUE":
+                break
+            n, tail = n + 1, tail + 1
+
+
+def test_equal_ends_of_other_lines_constants_or_handlers_differ():
+    model = _model_of(
+        "def f(a, b):\n"
+        "    if a:\n        return g(b)\n"
+        "    try:\n        return g(b)\n"
+        "    except ValueError:\n        return 1\n"
+    )
+    tails = same_tails(model)
+    ends = [n for n, i in enumerate(model.instructions) if i.opname.startswith("RETURN_")]
+    assert len({tails[n] for n in ends}) == len(ends)
 
 
 def test_joins_by_brute_force():

@@ -448,6 +448,33 @@ def test_keywords_after_a_merged_argument():
     assert graphs_over(f) == 2
 
 
+def test_ways_meet_at_copies_of_a_short_end():
+    """CPython copies the last line into both branches."""
+
+    def negates(x):
+        scores = x @ x.T
+        if x.shape[0] > 1 and x.dim() == 2:
+            rows = torch.arange(x.shape[0])
+            mask = torch.where(rows[:, None] >= rows[None, :], scores, -1e9)
+        else:
+            mask = scores
+        return -mask
+
+    def cut(scores, causal):
+        if causal:
+            rows = torch.arange(scores.shape[0])
+            mask = torch.where(rows[:, None] >= rows[None, :], scores, -1e9)
+        else:
+            mask = scores
+        return mask.contiguous()
+
+    def calls(x):
+        return cut(x @ x.T, x.shape[0] > 1) * 2
+
+    assert graphs_over(negates) == 2
+    assert graphs_over(calls) == 2
+
+
 def test_a_break_after_ways_have_met():
     def f(x):
         flag = x.shape[0] > 1 and x.dim() == 9

@@ -284,6 +284,34 @@ def joins(model: CodeModel) -> list[int | None]:
     return result
 
 
+def same_tails(model: CodeModel) -> list[int]:
+    """For every instruction one from which the function goes on in the same way: straight to a return, by the same instructions of the
+    same place in the source, under the same handlers. It is the last such instruction, often the given one itself.
+
+    CPython copies a short end of a function into the branches before it:
+
+        if causal:                            if causal:
+            mask = cut(mask)                      mask = cut(mask)
+        return mask.contiguous()                  return mask.contiguous()
+                                              return mask.contiguous()
+    """
+    result, covering = list(range(len(model.instructions))), handlers(model)
+    seen: dict[object, int] = {}
+    for index in reversed(result):
+        instruction = model.instructions[index]
+        kind = OPS[instruction.opname]
+        returns = instruction.opname in ("RETURN_VALUE", "RETURN_CONST")
+        if kind.jumps or (kind.ends and not returns):
+            continue
+        operand = id(instruction.argval) if kind.kind is ArgKind.CONST else instruction.argval
+        following = None if returns else result[index + 1]
+        entry = covering[index]
+        handler = entry and (entry.target, entry.depth, entry.lasti)
+        same = (instruction.opname, instruction.arg, operand, instruction.positions, handler, following)
+        result[index] = seen.setdefault(same, index)
+    return result
+
+
 def live_locals(model: CodeModel, index: int) -> tuple[str, ...]:
     """Locals and cells of the function itself (no free variables) live before instruction ``index``, in slot order.
 

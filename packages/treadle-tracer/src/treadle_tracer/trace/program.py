@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from treadle_tracer.bytecode import CodeModel, ExceptionEntry, joins, live_names
+from treadle_tracer.bytecode import CodeModel, ExceptionEntry, joins, live_names, same_tails
 
 
 class Program:
     """A code model with its handlers looked up: what the loop of a frame runs."""
 
-    __slots__ = ("_cells_passed", "_joins", "_live", "handled_at", "model", "steps")
+    __slots__ = ("_cells_passed", "_joins", "_live", "_tails", "handled_at", "model", "steps")
 
     def __init__(self, model: CodeModel, handlers: Mapping[str, Callable[..., Any]]):
         self.model = model
@@ -19,6 +19,7 @@ class Program:
         self.handled_at: list[ExceptionEntry | None] = [None] * len(self.steps)
         self._live: list[frozenset[str]] | None = None
         self._joins: list[int | None] | None = None
+        self._tails: list[int] | None = None
         self._cells_passed: tuple[str, ...] | None = None
         for entry in model.exceptions:
             for index in range(entry.start, entry.end + 1):
@@ -35,6 +36,12 @@ class Program:
         if self._joins is None:
             self._joins = joins(self.model)
         return self._joins[index]
+
+    def tail_at(self, index: int) -> int:
+        """An instruction that stands for `index` and its copies: those from which the function goes on in the same way."""
+        if self._tails is None:
+            self._tails = same_tails(self.model)
+        return self._tails[index]
 
     @property
     def cells_passed(self) -> tuple[str, ...]:

@@ -237,7 +237,7 @@ def _key(frame: Frame, state: State) -> Any:
         return _RETURNED
     if state.pc and instructions[state.pc - 1].opname in ("KW_NAMES", "PRECALL"):
         return object()
-    return state.pc, len(state.stack), state.keyword_names
+    return frame.program.tail_at(state.pc), len(state.stack), state.keyword_names
 
 
 def _joined(join: Join, frame: Frame, taken: State, other: State) -> State | None:
