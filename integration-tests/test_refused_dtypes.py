@@ -41,6 +41,17 @@ STATEMENTS = {
     "r = a.pow(2**40)": COUNTS,
     "r = torch.fmod(a, 2**40)": COUNTS,
     "r = torch.nn.functional.hardshrink(a, 1e30)": NUMBERS.half(),
+    "r = torch.nn.functional.layer_norm(a.double(), (2,), a)": NUMBERS,
+    "r = torch.nn.functional.layer_norm(a, a.shape, a.bfloat16())": NUMBERS,
+    "r = torch.nn.functional.group_norm(a.expand(2, 4, 2), 2, torch.ones(4).double())": NUMBERS,
+    "r = torch.nn.functional.batch_norm(a.expand(2, 4, 2), *torch.ones(4, 4).double())": NUMBERS,
+    "r = torch.nn.functional.cross_entropy(a.expand(3, 2), torch.tensor([1, 0, 1], dtype=torch.int32))": NUMBERS,
+    "r = torch.nn.functional.cross_entropy(a.expand(3, 2), torch.tensor([1, 0, 1]), a.double())": NUMBERS,
+    "r = torch.nn.functional.one_hot(a)": COUNTS,
+    "r = torch.nn.functional.one_hot(a, 7)": COUNTS,
+    "r = torch.nn.functional.glu(a)": COUNTS,
+    "r = torch.complex(a, a.double())": NUMBERS,
+    "r = torch.polar(a, a.half())": NUMBERS,
 }
 
 

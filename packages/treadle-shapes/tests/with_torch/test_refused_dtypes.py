@@ -14,6 +14,7 @@ FLAGS = torch.tensor([True, False])
 COUNTS = torch.tensor([3, 4])
 NUMBERS = torch.tensor([1.5, 2.5])
 HALVES = NUMBERS.half()
+ROWS = torch.rand(2, 3, 2)
 
 REFUSED = [
     (operator.sub, FLAGS, COUNTS),
@@ -39,6 +40,16 @@ REFUSED = [
     (F.smooth_l1_loss, COUNTS, COUNTS),
     ("pow", HALVES, 1e30),
     (torch.fmod, COUNTS.int(), 2**40),
+    (F.layer_norm, NUMBERS.double(), (2,), NUMBERS),
+    (F.layer_norm, ROWS, (2,), HALVES),
+    (F.group_norm, ROWS, 1, torch.ones(3).double()),
+    (F.batch_norm, ROWS.double(), torch.ones(3), torch.ones(3), torch.ones(3)),
+    (F.cross_entropy, ROWS[0], torch.tensor([1, 0, 1], dtype=torch.int32)),
+    (F.cross_entropy, ROWS[0], torch.tensor([1, 0, 1]), NUMBERS.double()),
+    (F.one_hot, COUNTS.int()),
+    (F.glu, COUNTS),
+    (torch.complex, NUMBERS, NUMBERS.double()),
+    (torch.polar, HALVES, NUMBERS),
 ]
 ACCEPTED = [
     (operator.sub, COUNTS, 1),
@@ -55,6 +66,13 @@ ACCEPTED = [
     ("topk", COUNTS, 2),
     (torch.softmax, HALVES, -1),
     (torch.matmul, COUNTS, COUNTS),
+    (F.layer_norm, HALVES, (2,), NUMBERS),
+    (F.group_norm, ROWS.bfloat16(), 1, torch.ones(3)),
+    (F.cross_entropy, ROWS[0], torch.tensor([1, 0, 1], dtype=torch.uint8)),
+    (F.one_hot, COUNTS, 5),
+    (F.embedding, COUNTS.int(), ROWS[0]),
+    ("gather", NUMBERS, 0, COUNTS),
+    (F.glu, HALVES),
 ]
 
 

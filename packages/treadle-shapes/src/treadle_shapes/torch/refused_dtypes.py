@@ -3,10 +3,10 @@
 flags - 1, torch.relu(flags), counts.mul_(1.5), halves & 1    # flags of bool, counts of int32: eager raises, a fake kernel gives a result
 
 Only the kernel itself knows which dtypes it takes. So it is called once for each combination of dtypes and kinds of numbers, on tensors of
-one element. Such a call may fail for other reasons, such as its sizes: where it fails for every dtype, nothing is said.
+one element, or two. Such a call may fail for other reasons, such as its sizes: where it fails for every dtype, nothing is said.
 
 It must not fail for its values: a kernel of CUDA that meets a class out of range leaves the whole process without its device. So what is
-divided by is 1, and of losses, whose integers are classes, all elements are 0, the only class there is.
+divided by is 1, and of losses and gathers, whose integers are classes and positions, all elements are 0, the only one there is.
 """
 
 from __future__ import annotations
@@ -20,14 +20,39 @@ import torch
 from treadle_shapes.torch.operators import operator
 from treadle_shapes.torch.operators.record import Kind
 
-_KINDS = frozenset({Kind.POINTWISE, Kind.REDUCTION, Kind.SCAN, Kind.SORT, Kind.MATMUL, Kind.LOSS, Kind.NORMALISATION})
+_KINDS = frozenset(
+    {Kind.POINTWISE, Kind.REDUCTION, Kind.SCAN, Kind.SORT, Kind.MATMUL, Kind.LOSS, Kind.NORMALISATION, Kind.GATHER}
+)
+# Integers of these kinds are classes and positions.
+_POSITIONS = frozenset({Kind.LOSS, Kind.GATHER})
 # Every operator of these kinds has kernels for them; of pointwise operators, those on bits have none.
 _COMPLETE = frozenset({torch.float32, torch.float64})
-# Each operator takes at least one of them in the place of all its tensors, with the numbers as they are or with 1 for True.
+
+Dtypes = Mapping[torch.dtype, torch.dtype]
+
+
+class _AllTo(dict[torch.dtype, torch.dtype]):
+    """Another dtype in the place of every dtype."""
+
+    def __init__(self, dtype: torch.dtype) -> None:
+        self.dtype = dtype
+
+    def __missing__(self, _: torch.dtype) -> torch.dtype:
+        return self.dtype
+
+
+class _Classes(dict[torch.dtype, torch.dtype]):
+    """float32 in the place of floats, int64 in the place of everything else, such as classes and positions."""
+
+    def __missing__(self, given: torch.dtype) -> torch.dtype:
+        return torch.float32 if given.is_floating_point else torch.int64
+
+
+# Each operator takes at least one of them in the place of its tensors' dtypes, with the numbers as they are or with 1 for True.
 _OTHERS = tuple(
-    (dtype, has_flags)
+    (dtypes, has_flags)
     for has_flags in (True, False)
-    for dtype in (torch.float32, torch.int64, torch.bool, torch.complex64)
+    for dtypes in (*map(_AllTo, (torch.float32, torch.int64, torch.bool, torch.complex64)), _Classes())
 )
 _NUMBERS: dict[Any, Any] = {
     bool: True,
@@ -80,7 +105,10 @@ class _Call(NamedTuple):
     target: Any  # a function, or a method's name
     parts: tuple[Any, ...]  # arguments
     named: dict[str, Any]
+    is_pointwise: bool
     element: int  # the element of the tensors
+    with_sizes: bool = False  # whether whole numbers are sizes or groups, and so 1
+    in_rows: bool = False  # whether rows have two elements, which statistics of a group and halves need
 
 
 def ask_kernel(target: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> KernelAnswer | None:
@@ -96,7 +124,7 @@ def ask_kernel(target: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> K
         named = tuple([(name, _part(arg, is_pointwise, dtypes)) for name, arg in kwargs.items()]) if kwargs else ()
     except _Unknown:
         return None
-    if not dtypes or (not is_pointwise and dtypes <= _COMPLETE):
+    if not dtypes or (not is_pointwise and len(dtypes) == 1 and dtypes <= _COMPLETE):
         return None
     settings = torch.get_default_dtype(), torch.is_autocast_enabled("cpu") and torch.get_autocast_dtype("cpu")
     key = target, parts, named, settings
@@ -104,7 +132,9 @@ def ask_kernel(target: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> K
     if found is None:
         if len(_answers) >= _MOST_ANSWERS:
             _answers.clear()
-        found = _answers[key] = _ask(_Call(target, parts, dict(named), 0 if record.kind is Kind.LOSS else 1))
+        found = _answers[key] = _ask(
+            _Call(target, parts, dict(named), is_pointwise, 0 if record.kind in _POSITIONS else 1)
+        )
     return found
 
 
@@ -129,19 +159,21 @@ def _part(value: Any, is_pointwise: bool, dtypes: set[torch.dtype]) -> Any:
 
 
 def _ask(call: _Call) -> KernelAnswer:
-    answer = _answer(call)
-    if answer.refusal is None or all(_answer(call, *other).refusal is not None for other in _OTHERS):
-        return KernelAnswer(None, answer.dtype)
-    return answer
+    """The answer to the call, its whole numbers as they are (`dim=1`) or, where every dtype is refused so, 1 (`normalized_shape=[8]`)."""
+    for asked in (call, call._replace(with_sizes=True), call._replace(with_sizes=True, in_rows=True)):
+        answer = _answer(asked)
+        if answer.refusal is None or any(_answer(asked, *other).refusal is None for other in _OTHERS):
+            return answer
+    return KernelAnswer(None, None)
 
 
-def _answer(call: _Call, dtype: torch.dtype | None = None, has_flags: bool = True) -> KernelAnswer:
-    """What the call says on tensors of one element, of `dtype` where that is given."""
+def _answer(call: _Call, dtypes: Dtypes | None = None, has_flags: bool = True) -> KernelAnswer:
+    """What the call says on tensors of one element, with other `dtypes` where those are given."""
     with torch._C._DisableTorchDispatch(), torch._C.DisableTorchFunction(), torch.no_grad(), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
-            args = [_stand_in(part, call.element, dtype, has_flags) for part in call.parts]
-            kwargs = {name: _stand_in(part, call.element, dtype, has_flags) for name, part in call.named.items()}
+            args = [_stand_in(part, call, dtypes, has_flags) for part in call.parts]
+            kwargs = {name: _stand_in(part, call, dtypes, has_flags) for name, part in call.named.items()}
             function: Any = call.target
             if isinstance(function, str):
                 function, args = getattr(args[0], function), args[1:]
@@ -151,13 +183,19 @@ def _answer(call: _Call, dtype: torch.dtype | None = None, has_flags: bool = Tru
     return KernelAnswer(None, result.dtype if isinstance(result, torch.Tensor) else None)
 
 
-def _stand_in(part: Any, element: int, dtype: torch.dtype | None, has_flags: bool) -> Any:
+def _stand_in(part: Any, call: _Call, dtypes: Dtypes | None, has_flags: bool) -> Any:
     if isinstance(part, _Tensor):
-        return torch.full((1,) * part[1], element, dtype=dtype or part[0], device=part[2])
+        dtype = part[0] if dtypes is None else dtypes[part[0]]
+        sizes = [1] * part[1]
+        if call.in_rows and len(sizes) >= (1 if call.is_pointwise else 3):
+            sizes[-1] = 2
+        return torch.full(sizes, call.element, dtype=dtype, device=part[2])
     if isinstance(part, _Number):
+        if call.with_sizes and part[0] is int and part[1] > 0:
+            return 1
         return part[1] if has_flags or part[0] is not bool else int(part[1])
     if isinstance(part, tuple):
-        return tuple([_stand_in(item, element, dtype, has_flags) for item in part])
+        return tuple([_stand_in(item, call, dtypes, has_flags) for item in part])
     return part
 
 

@@ -289,6 +289,7 @@ RAISING = {
     "nll_loss": lambda: aten.nll_loss(x, row),
     "nll_loss2d": lambda: aten.nll_loss2d(torch.ones(1, 3, 2, 2), torch.full((1, 2, 2), 99)),
     "nll_loss_nd": lambda: aten.nll_loss_nd(x, row),
+    "cross_entropy": lambda: torch.nn.functional.cross_entropy(x, row),
     "cross_entropy_loss": lambda: aten.cross_entropy_loss(x, row),
     "ctc_loss": lambda: torch.ctc_loss(
         torch.ones(4, 1, 3), torch.ones(1, 2, dtype=torch.long), torch.tensor([9]), torch.tensor([2])

@@ -31,7 +31,8 @@ family(
     shape_functions={F.embedding: shape_functions.embedding},
 )
 families("_embedding_bag _embedding_bag_forward_only take_along_dim", kind=Kind.GATHER, raises=Raises.BY_VALUE)
-families("embedding_bag one_hot", raises=Raises.BY_VALUE)
+family("embedding_bag", raises=Raises.BY_VALUE)
+family("one_hot", kind=Kind.GATHER, raises=Raises.BY_VALUE)
 # The repeats must sum to the given length, and none may be negative.
 families("repeat_interleave", kind=Kind.GATHER, raises=Raises.BY_VALUE)
 families("masked_select nonzero nonzero_static _unsafe_index _unsafe_masked_index", kind=Kind.GATHER)

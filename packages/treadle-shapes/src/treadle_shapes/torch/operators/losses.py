@@ -24,7 +24,7 @@ family("_ctc_loss_backward", kind=Kind.LOSS, overloads={"default": _LIKE, "Tenso
 # PyTorch's Python kernels would decompose these two under symbolic sizes.
 families("multi_margin_loss multilabel_margin_loss_forward", kind=Kind.LOSS, raises=Raises.BY_VALUE, preserved=True)
 families(
-    "nll_loss nll_loss2d nll_loss_nd cross_entropy_loss ctc_loss multilabel_margin_loss",
+    "nll_loss nll_loss2d nll_loss_nd cross_entropy cross_entropy_loss ctc_loss multilabel_margin_loss",
     kind=Kind.LOSS,
     raises=Raises.BY_VALUE,
 )

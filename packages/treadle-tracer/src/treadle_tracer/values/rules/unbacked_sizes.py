@@ -65,7 +65,9 @@ def _compares_alike(tx: TraceContext, named: Kwargs) -> bool:
 
 
 def _infers_classes(tx: TraceContext, named: Kwargs) -> bool:
-    classes = named.get("num_classes", Constant(-1))
+    labels, classes = named.get("input"), named.get("num_classes", Constant(-1))
+    if not isinstance(labels, TensorValue) or labels.fake.dtype != torch.int64:
+        return False
     return tx.symbols.captures and classes.is_constant() and classes.constant() == -1
 
 
