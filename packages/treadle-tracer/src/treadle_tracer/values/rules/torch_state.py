@@ -38,7 +38,7 @@ _TRUE = [
 
 def _is_compiling(tx: TraceContext, args: Args, kwargs: Kwargs) -> Value:
     tx.was_told_of_compiling = True
-    return TRUE
+    return boolean(tx.tells_of_compiling)
 
 
 _FALSE = [
