@@ -131,6 +131,7 @@ def measure(library: str, name: str, training: bool) -> dict[str, Any]:
     torch.set_num_threads(1)
     row: dict[str, Any] = {"library": library, "name": name}
     run = _step if training else _run
+    timed = _outputs_of_step if training else _run
     try:
         model, given = BUILDERS[library](name)
         if training:
@@ -146,7 +147,7 @@ def measure(library: str, name: str, training: bool) -> dict[str, Any]:
     found = [run(model, compiled, given)]
     row["seconds"] = round(time.perf_counter() - start, 2)
     found += [run(model, compiled, given) for _ in range(2)]
-    row["speedup"] = round(_ratio(lambda: run(model, model, given), lambda: run(model, compiled, given)), 2)
+    row["speedup"] = round(_ratio(lambda: timed(model, model, given), lambda: timed(model, compiled, given)), 2)
     stats = treadle.stats()
     is_right = all(_are_close(expected, other) for other in found)
     if not is_right:
@@ -177,8 +178,15 @@ def _run(model: Any, forward: Callable[..., Any], given: dict[str, Any]) -> list
 
 def _step(model: Any, forward: Callable[..., Any], given: dict[str, Any]) -> list[Any]:
     """The tensors that a call returns, and the gradients of the parameters for their mean squares, in units of the largest of them."""
-    parameters = [parameter for parameter in getattr(model, "parameters", list)() if parameter.requires_grad]
-    for parameter in parameters:
+    outputs = _outputs_of_step(model, forward, given)
+    gradients = [parameter.grad for parameter in _parameters_of(model) if parameter.grad is not None]
+    largest = max((float(gradient.abs().max()) for gradient in gradients if gradient.numel()), default=1.0) or 1.0
+    return [*(output.detach() for output in outputs), *(gradient / largest for gradient in gradients)]
+
+
+def _outputs_of_step(model: Any, forward: Callable[..., Any], given: dict[str, Any]) -> list[Any]:
+    """The tensors that a call returns, after the backward pass of the sum of their mean squares."""
+    for parameter in _parameters_of(model):
         parameter.grad = None
     _seed()
     outputs = _tensors_of(forward(**given))
@@ -186,9 +194,11 @@ def _step(model: Any, forward: Callable[..., Any], given: dict[str, Any]) -> lis
         output.float().square().mean() for output in outputs if output.is_floating_point() and output.requires_grad
     ]
     sum(losses).backward()  # pyright: ignore[reportAttributeAccessIssue]
-    gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
-    largest = max((float(gradient.abs().max()) for gradient in gradients if gradient.numel()), default=1.0) or 1.0
-    return [*(output.detach() for output in outputs), *(gradient / largest for gradient in gradients)]
+    return outputs
+
+
+def _parameters_of(model: Any) -> list[Any]:
+    return [parameter for parameter in getattr(model, "parameters", list)() if parameter.requires_grad]
 
 
 def _seed() -> None:

@@ -60,3 +60,30 @@ def test_powers_of_two_beyond_the_dtype(dtype):
     exponents = torch.tensor([2000, -1100 if dtype == torch.float64 else -200, 128, 2000, 3])
     f = treadle.compile(lambda x, n: torch.ldexp(x, n) + 1)
     assert torch.equal(f(x, exponents).nan_to_num(7.0), (torch.ldexp(x, exponents) + 1).nan_to_num(7.0))
+
+
+def test_backward_computes_again_what_forward_computed():
+    """The norm's statistics are saved; its input is computed again, with the roundings that it had when they were computed.
+
+    The mean square of a layer norm's result hardly depends on its input: the gradient is a small difference of large numbers.
+    """
+    dropout, layer_norm = torch.nn.functional.dropout, torch.nn.functional.layer_norm
+
+    def loss(x, w, y):
+        first = dropout(x @ w, 0.1) + y
+        second = dropout(layer_norm(first, (64,)).to(w.dtype) @ w, 0.1) + first
+        return layer_norm(second, (64,)).square().mean()
+
+    torch.manual_seed(0)
+    given = [
+        (torch.randn(128, 64) * 0.02).bfloat16(),
+        (torch.randn(64, 64) * 0.02).bfloat16(),
+        torch.randn(128, 64) * 0.02,
+    ]
+    gradients = []
+    for function, inputs in (loss, given), (treadle.compile(loss), given), (loss, [one.double() for one in given]):
+        inputs = [one.clone().requires_grad_() for one in inputs]
+        torch.manual_seed(1)
+        gradients.append(torch.autograd.grad(function(*inputs), inputs))
+    for eager, found, exact in zip(*gradients, strict=True):
+        assert (found - exact).abs().max() <= 4 * (eager - exact).abs().max()

@@ -417,3 +417,24 @@ def test_dropout_between_recurrent_layers_under_changing_sizes(kind, options):
         assert torch.equal(found[0][0], found[1][0])
         for expected, gradient in zip(*found, strict=True):
             torch.testing.assert_close(gradient, expected)
+
+
+def test_an_embedding_written_under_a_mask() -> None:
+    """How many places the mask holds at depends on data; the gradients have sizes that do not."""
+
+    def f(hidden, embedding, mask):
+        hidden = hidden * 2
+        hidden[mask] = embedding
+        return hidden.sin()
+
+    torch.manual_seed(0)
+    hidden, embedding = torch.randn(2, 8, 16, requires_grad=True), torch.randn(16, requires_grad=True)
+    before = len(treadle.stats().eager_graphs)
+    compiled = treadle.compile(f)
+    for mask in (torch.rand(2, 8) > 0.5, torch.zeros(2, 8, dtype=torch.bool), torch.ones(2, 8, dtype=torch.bool)):
+        want, have = (
+            torch.autograd.grad(run(hidden, embedding, mask).square().sum(), (hidden, embedding))
+            for run in (f, compiled)
+        )
+        torch.testing.assert_close(have, want)
+    assert len(treadle.stats().eager_graphs) == before

@@ -12,6 +12,7 @@ from torch.types import py_sym_types
 
 from treadle_shapes.torch import answer_size_obliviously, operator
 
+from .masked_writes import as_choice
 from .refusals import call_torch
 
 _NUMBERS = (*py_sym_types, int, float)
@@ -113,5 +114,7 @@ def call_node(node: fx.Node, args: Any, kwargs: Any, mode: FakeTensorMode) -> An
         function = record.fake_function
     elif node.op == "call_method":
         function, args = getattr(args[0], str(node.target)), args[1:]
+    else:
+        function = as_choice(function, args)
     with answer_size_obliviously(mode.shape_env, node.target):  # as in the trace that made the graph
         return call_torch(function, args, kwargs, lambda: user_line(node.meta.get("stack_trace")))

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import torch
+from joint_graphs import joint_of, leaf
 from torch import fx
 
+from treadle_autograd.partition import classify, min_cut, split
 from treadle_autograd.partition.split import _untold
 from treadle_shapes import ShapeEnv
 from treadle_shapes.torch import fake_mode, fake_shape_env, sym_int
@@ -39,3 +41,27 @@ def test_a_size_that_a_tensor_has_needs_no_number():
     with mode:
         *leaves, saved, computed = graph_of(n, m, torch.empty(n, m), torch.empty(2 * n, m))
     assert list(_untold([computed], [saved], leaves)) == []
+
+
+def test_low_precision_that_backward_computes_again_or_reads_is_rounded_in_both_graphs():
+    def f(x, w, y):
+        scaled = (x @ w) * 3
+        return (torch.tanh(scaled.sigmoid().float() + y) * (x + 1)).sum()
+
+    x = torch.randn(8, 8, dtype=torch.bfloat16)
+    classes = classify(joint_of(f, x, leaf(8, 8).detach().bfloat16().requires_grad_(), leaf(8, 8)))
+    halves = split(classes, min_cut(classes))
+    rounded = [
+        {str(node.target) for node in gm.graph.nodes if node.meta.get("rounded")}
+        for gm in (halves.forward, halves.backward(range(2)))
+    ]
+    assert "aten.mul.Tensor" in rounded[0] & rounded[1] and "aten.mm.default" in rounded[0]
+    assert all(
+        node.meta["val"].dtype == torch.bfloat16 for node in halves.forward.graph.nodes if node.meta.get("rounded")
+    )
+
+
+def test_nothing_is_rounded_in_float32():
+    classes = classify(joint_of(lambda x: torch.tanh(x.sigmoid() * 3).sum(), leaf(8, 8)))
+    halves = split(classes, min_cut(classes))
+    assert not any(node.meta.get("rounded") for node in halves.forward.graph.nodes)

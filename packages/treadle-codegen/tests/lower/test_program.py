@@ -337,3 +337,14 @@ def test_a_list_with_one_tensor() -> None:
 def test_complex_matrices_without_unit_stride_are_copied_for_blas() -> None:
     x, y = torch.randn(2, 4, 6, dtype=torch.complex64), torch.randn(4, 3, 6, dtype=torch.complex64)
     lowered(lambda a, b: torch.einsum("bix,iox->box", a, b), x, y)
+
+
+def test_numbers_between_two_operators_are_rounded_where_the_graph_says_so() -> None:
+    x = torch.randn(1000).bfloat16()
+    gm = capture(lambda x: x * (x / 0.9), (x,))
+    (divided,) = (node for node in gm.graph.nodes if node.target is torch.ops.aten.div.Tensor)
+    exact = x.float() * (x.float() / 0.9)
+    assert torch.equal(interpret(lower_graph(gm, (x,)), (x,))[0], exact.bfloat16())
+    divided.meta["rounded"] = True
+    assert torch.equal(interpret(lower_graph(gm, (x,)), (x,))[0], x * (x / 0.9))
+    assert not torch.equal(exact.bfloat16(), x * (x / 0.9))

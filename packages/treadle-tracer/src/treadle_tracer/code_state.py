@@ -54,6 +54,7 @@ class CodeState:
     may_defer         False when that has happened again with other asserts, or would lose output: nothing waits for the graph any more
     foreseen          how many traces have foreseen random numbers: where calls keep deciding differently on them, the next ones do not
     trusts_backend    False when a graph was not compiled in the way that the backend promises (`backend_call.promises_to_raise_early`)
+    tells_of_compiling   False when a trace raised on a path that the program takes only where it hears that it is compiled
     must_separate     a graph that writes was traced under an exception handler, and cannot be deoptimised
     failures          calls that took another path than a graph had taken for granted, or failed an assumption
     dynamic           what earlier calls have shown to change
@@ -88,6 +89,7 @@ class CodeState:
     may_guess: bool = True
     may_defer: bool = True
     trusts_backend: bool = True
+    tells_of_compiling: bool = True
     must_separate: bool = False
     failures: int = 0
     foreseen: int = 0

@@ -152,6 +152,8 @@ class Compilation:
                 return Skip(SkipKind.UNSUPPORTED, "recursion: calls are nested too deeply")
         if (skip := self._left_whole(result)) is not None:
             return skip
+        if self._tells_otherwise(result):
+            return self._attempt(wanted)
         declared = self._check_declared(result)
         if reason is not None and reason.code == "raises" and not self.options.fullgraph:
             # Python itself raises with a better traceback, or not at all: it also runs what `is_compiling()` hides from a trace.
@@ -196,6 +198,17 @@ class Compilation:
             return skip
         self.state.left_whole += 1
         return Leave(skip)
+
+    def _tells_otherwise(self, result: TraceResult) -> bool:
+        """Whether to trace once more, the program hearing that it is not compiled: the exception may belong to the path of compilers.
+
+        if mask is None and not torch.compiler.is_compiling(): mask = torch.ones_like(x)
+        mask.sum()
+        """
+        if result.reason is None or result.reason.code != "raises" or not result.told_of_compiling:
+            return False
+        self.state.tells_of_compiling = not self.state.tells_of_compiling  # as before where both paths raise
+        return not self.state.tells_of_compiling
 
     def _left_to_raise(self, reason: Unsupported) -> Leave | None:
         """Leave the first call that raises to Python, with all that it calls: else each of those functions is traced for one exception."""
@@ -316,6 +329,7 @@ class Compilation:
             defer=self.options.defer and self.state.may_defer,
             foresee=self.options.foresee and (self.options.fullgraph or self.state.foreseen < _MOST_FORESEEN),
             separate=self.state.must_separate,
+            tells_of_compiling=self.state.tells_of_compiling,
         )
         handles = self.caller_handles
         result = trace_frame(self.frame, self.model, options, dynamic, stop_at, reason, handles, break_at)

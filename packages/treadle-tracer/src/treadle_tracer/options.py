@@ -29,6 +29,7 @@ class TracerOptions:
                            decides on them; the generator moves on after the graph. False: they break the graph
     separate               no graph both writes to outside tensors and raises under an exception handler of the program; so it must be for
                            backends that may raise after they have written
+    tells_of_compiling     what `torch.compiler.is_compiling()` gives. False where the path of compilers has raised in an earlier trace
     decide_on_inputs       what the program decides on numbers of small outside tensors on the CPU (`if count > 5`, `range(int(n))`) is
                            decided while tracing, and a guard computes it again at the next call. False: it breaks the graph, or the graph
                            checks it
@@ -50,6 +51,7 @@ class TracerOptions:
     guess: bool = True
     foresee: bool = True
     separate: bool = False
+    tells_of_compiling: bool = True
     decide_on_inputs: bool = False
     setup_in_eager: bool = False
     leave_unprofitable: bool = False

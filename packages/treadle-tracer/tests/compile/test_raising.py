@@ -25,6 +25,36 @@ def test_what_only_tracing_raises_is_not_raised():
         torch.testing.assert_close(compiled(x, None), x * 4 + 1)
 
 
+@pytest.mark.parametrize("fullgraph", [False, True])
+def test_what_only_the_path_of_compilers_raises_is_traced_on_the_other(fullgraph):
+    def fill(x, mask):
+        if not torch.compiler.is_compiling() and mask is None:
+            mask = torch.ones_like(x)
+        return x * mask.sum(-1, keepdim=True)
+
+    graphs = []
+    backend = lambda gm, inputs: graphs.append(gm) or run_graph(gm, inputs)  # noqa: E731
+    compiled, x = (
+        optimize(lambda x, mask: fill(x, mask) + 1, backend, TracerOptions(fullgraph=fullgraph)),
+        torch.randn(3, 4),
+    )
+    for _ in range(3):
+        torch.testing.assert_close(compiled(x, None), x * 4 + 1)
+    assert len(graphs) == 1
+
+
+def test_what_raises_on_both_paths_raises():
+    def fail(x):
+        if torch.compiler.is_compiling():
+            raise ValueError("compiled")
+        raise ValueError("not compiled")
+
+    compiled = optimize(lambda x: fail(x * 2), run_graph)
+    for _ in range(3):
+        with pytest.raises(ValueError, match="not compiled"):
+            compiled(torch.ones(3))
+
+
 def test_an_operator_that_raises_only_on_the_path_of_compilers():
     """MACE, a model of forces, lets positions require gradients unless it is compiled."""
 

@@ -112,6 +112,7 @@ def split(classes: Classes, saved: Sequence[fx.Node]) -> Halves:
     joint = classes.joint
     nodes = list(joint.graph.nodes)
     results: Any = nodes[-1].args[0]
+    _mark_rounded(classes, saved, results[joint.n_outputs :])
     primals = [node for node in nodes if node.op == "placeholder"][: joint.n_primals]
     numbers = _numbers_of_backward(classes, saved)
     outputs = results[: joint.n_outputs]
@@ -130,6 +131,29 @@ def split(classes: Classes, saved: Sequence[fx.Node]) -> Halves:
         _reads(joint, results[joint.n_outputs :]),
         tuple(known),
     )
+
+
+def _mark_rounded(classes: Classes, saved: Sequence[fx.Node], gradients: Sequence[Any]) -> None:
+    """Set `meta["rounded"]` of the numbers in a low precision that backward reads or computes again.
+
+    A compiler may leave such numbers in float32 between two operators, which it does where none of them goes through memory. Forward and
+    backward differ in that, so backward would compute others than those that saved statistics are of.
+    """
+    if not any(_is_low(node) for node in classes.needed):
+        return
+    read = ancestors(
+        [*saved, *[node for node in gradients if isinstance(node, fx.Node)]],
+        frozenset(saved),
+        classes.inputs_of,
+    )
+    for node in classes.order:
+        if node in read and node.op == "call_function" and _is_low(node):
+            node.meta["rounded"] = True
+
+
+def _is_low(node: fx.Node) -> bool:
+    value = node.meta.get("val")
+    return isinstance(value, torch.Tensor) and value.dtype in (torch.float16, torch.bfloat16)
 
 
 def _used_known(classes: Classes, results: Sequence[Any], saved: Sequence[fx.Node]) -> list[fx.Node]:

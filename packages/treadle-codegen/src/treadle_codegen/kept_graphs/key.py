@@ -51,6 +51,7 @@ META: Mapping[str, Callable[[Any], Any]] = {
     "may_raise": bool,
     "opaque": bool,
     "mutates": lambda value: value,
+    "rounded": bool,
 }
 #: read for messages of errors, and by graphs that are replayed, which are not kept
 NOT_IN_KEY_META = frozenset(("stack_trace", "saved_results"))

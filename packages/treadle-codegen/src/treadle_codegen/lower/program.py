@@ -278,6 +278,8 @@ def _settle(lowering: Lowering, node: torch.fx.Node, x: TensorExpr, val: torch.T
         raise AssertionError(f"lowering gave {x.dtype}{list(x.shape)}, expected {val.dtype}{list(shape)}")
     x.relabel(shape)
     x.origin = node.name
+    if node.meta.get("rounded"):
+        x.round_elements()
     if is_plain(val):
         x.layout, x.gaps = (strides, None) if is_dense(shape, strides) else (None, strides)
     if users > 1 and lowering.why_store_for_reuse(x):

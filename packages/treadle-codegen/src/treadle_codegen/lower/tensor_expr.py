@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 import torch
 
 from treadle_codegen.ir.loops import IntLike, View
+from treadle_codegen.ir.ops import LOW_FLOATS
 from treadle_codegen.lower.indexing import Shape, linear, product
 from treadle_codegen.lower.loop_builder import LoopBuilder
 
@@ -115,6 +116,12 @@ class TensorExpr:
         """From now on the elements are read from there."""
         self._storage = view
         self.cost, self.reads = 0, frozenset((view.buffer,))
+
+    def round_elements(self) -> None:
+        """From now on an element of low precision is what memory would hold of it, not the float32 that it was computed as."""
+        compute, dtype = self._compute, self.dtype
+        if self._storage is None and compute is not None and dtype in LOW_FLOATS:
+            self._compute = lambda o, index: o.cast(o.cast(compute(o, index), dtype), torch.float32)
 
     def relabel(self, shape: Shape) -> None:
         """The same sizes in another writing, that of the graph."""

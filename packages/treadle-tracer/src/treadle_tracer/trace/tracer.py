@@ -154,6 +154,7 @@ class Tracer:
         self.unrolls_outside_iterators = True
         self.protected = 0
         self.was_told_of_compiling = False
+        self.tells_of_compiling = (options or TracerOptions()).tells_of_compiling
         self.was_protected = False
         self.step = 0  # of the next instruction, counted over all frames
         self.break_at: int | None = None

@@ -393,6 +393,7 @@ class TraceContext(LooksUp, Protocol):
     step: int  # of the next instruction, counted over all frames
     began_in_inference_mode: bool
     was_told_of_compiling: bool  # the program has asked whether it is being compiled
+    tells_of_compiling: bool  # what it hears then
     unrolls_outside_iterators: bool  # False in a continuation that starts in a loop: see `values.outside_iterators`
     deleted: Any  # stands for a deleted attribute, global or cell content
 

@@ -16,7 +16,7 @@ from treadle_tracer.guard_callables import GuardCallable
 from treadle_tracer.room import recursion_limit
 from treadle_tracer.source import ConstSource
 from treadle_tracer.values import random_generators
-from treadle_tracer.values.base import FALSE, NONE, TRUE, Constant, LazyValue, boolean
+from treadle_tracer.values.base import FALSE, NONE, Constant, LazyValue, boolean
 from treadle_tracer.values.function_overrides import DEFAULT_OVERRIDE, handle, has_override, has_override_among
 from treadle_tracer.values.inference_mode import inference_guard
 from treadle_tracer.values.rules.rule import Apply, Args, Effect, Kwargs, Rule, Version, always, breaks, folds, members
@@ -38,7 +38,7 @@ _TRUE = [
 
 def _is_compiling(tx: TraceContext, args: Args, kwargs: Kwargs) -> Value:
     tx.was_told_of_compiling = True
-    return TRUE
+    return boolean(tx.tells_of_compiling)
 
 
 _FALSE = [
