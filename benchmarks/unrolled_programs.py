@@ -185,7 +185,7 @@ def _diffusion(steps: int) -> Program:
 
 
 SCENARIOS: Mapping[str, Scenario] = {
-    "filter": Scenario(_filter, (1000, 4000, 16000)),
+    "filter": Scenario(_filter, (250, 1000, 16000)),
     "recurrent": Scenario(_recurrent, (500, 2000, 5000)),
     "recurrent training": Scenario(_recurrent, (200, 1000), trains=True),
     "neural ode": Scenario(_ode, (500, 2000)),
