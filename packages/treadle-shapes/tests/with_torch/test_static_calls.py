@@ -480,7 +480,11 @@ def test_slices_at_other_places_are_the_same_call_unless_the_result_is_a_view(mo
             made.clear()
             for n in range(1, 5):
                 part = x[:, n : n + 4]
-                arguments = (part, x[n : n + 4, :8]) if target is aten.mm.default else (part, 1 if "cumsum" in str(target) else [1])
+                arguments = (
+                    (part, x[n : n + 4, :8])
+                    if target is aten.mm.default
+                    else (part, 1 if "cumsum" in str(target) else [1])
+                )
                 result = call(target, *arguments)
                 assert described(result, arguments) == described(target(*arguments), arguments)
             assert len(made) <= 1
