@@ -114,9 +114,9 @@ def main(arguments: Sequence[str]) -> int:
         figures[name] = {
             tool: {steps: _run(tool, name, steps, options) for steps in SCENARIOS[name].steps} for tool in tools
         }
-    command = " ".join(["python benchmarks/unrolled.py", *arguments])
-    results = {"command": command, "machine": machine.describe(), "seconds": figures}
-    options.output.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
+        command = " ".join(["python benchmarks/unrolled.py", *arguments])
+        results = {"command": command, "machine": machine.describe(), "seconds": figures}
+        options.output.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
     rows = []
     for name, by_tool in figures.items():
         for tool, by_steps in by_tool.items():
