@@ -6,12 +6,14 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
+import pytest
 import torch
 from aten_capture import capture
 
 from treadle_codegen.costs import Costs
 from treadle_codegen.ir.loops import Axis, Extern
 from treadle_codegen.lower import lower_graph
+from treadle_codegen.schedule import fuse as fuse_module
 from treadle_codegen.schedule.access import accumulates
 from treadle_codegen.schedule.fuse import Node, fuse, why_not_candidate, why_not_move, why_not_serial
 from treadle_codegen.schedule.kernel import OUTER_SYMBOLS, Kernel
@@ -147,3 +149,40 @@ def test_a_buffer_that_two_kernels_write_stays_in_memory() -> None:
         assert isinstance(node.item, Kernel)
         for name in node.item.locals:
             assert not any(name in other.writes for other in nodes if other is not node)
+
+
+def _two_rounds(x: torch.Tensor, scale: torch.Tensor, steps: int) -> list[torch.Tensor]:
+    """Kernels that read nothing of each other, then loops that join them and are moved."""
+    sums = [(x[k] * scale).cumsum(0) for k in range(steps)]
+    rows = [(x[k] + scale).exp() for k in range(steps)]
+    return [a.sum() + (b * a).amax() for a, b in zip(sums, rows, strict=True)]
+
+
+def test_the_last_writer_of_a_buffer_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    original, answers = fuse_module._Nodes.last_writer, []
+
+    def checked(self: Any, names: Any) -> int:
+        names = set(names)
+        expected = max((k for k, node in enumerate(self) if node.writes & names), default=-1)
+        answers.append(expected)
+        assert original(self, names) == expected
+        return expected
+
+    monkeypatch.setattr(fuse_module._Nodes, "last_writer", checked)
+    nodes_of(lambda x, s: _two_rounds(x, s, 12), torch.randn(12, 40), torch.randn(40))
+    nodes_of(lambda x: [x.softmax(k).sum(1) for k in (0, 1)], X)
+    assert len(set(answers)) > 8
+
+
+def test_fusing_many_loops_takes_time_that_grows_with_their_number(monkeypatch: pytest.MonkeyPatch) -> None:
+    looked_at = []
+    original = fuse_module._Nodes.__getitem__
+    monkeypatch.setattr(
+        fuse_module._Nodes, "__getitem__", lambda self, k: looked_at.append(k) or original(self, k), raising=False
+    )
+    counts = []
+    for steps in (100, 200):
+        looked_at.clear()
+        nodes_of(lambda x, s, steps=steps: _two_rounds(x, s, steps), torch.randn(steps, 40), torch.randn(40))
+        counts.append(len(looked_at))
+    assert counts[1] <= 2.2 * counts[0]

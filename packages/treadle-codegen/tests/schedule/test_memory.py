@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from itertools import accumulate
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from treadle_codegen.schedule import memory
 from treadle_codegen.schedule.memory import ArenaPlan, Lifetime, plan_arena, verify_arena
 
 ALIGNMENT = 64
@@ -37,6 +40,47 @@ def test_buffers_that_are_live_together_never_overlap(lives: list[Lifetime]) -> 
 def test_memory_is_reused_when_lifetimes_do_not_meet() -> None:
     lives = [Lifetime(f"t{k}", 1 << 20, k, k + 1) for k in range(10)]
     assert plan_arena(lives, ALIGNMENT).size == 2 << 20
+
+
+@given(_lifetimes())
+def test_many_buffers_that_are_live_together_never_overlap(lives: list[Lifetime]) -> None:
+    plan = memory._by_first_step(lives, ALIGNMENT)
+    assert verify_arena(plan, lives, ALIGNMENT) == []
+
+
+def _unrolled(steps: int) -> list[Lifetime]:
+    """A state, three temporaries and a result of each step that all live to the end."""
+    lives = []
+    for k in range(steps):
+        lives += [Lifetime(f"s{k}", 4096, 4 * k, 4 * k + 5), Lifetime(f"r{k}", 1024, 4 * k + 3, 4 * steps)]
+        lives += [Lifetime(f"t{k}_{j}", 2048 * (j + 1), 4 * k + j, 4 * k + j + 1) for j in range(3)]
+    return lives
+
+
+def test_many_buffers_take_no_more_memory_than_is_live_at_once() -> None:
+    lives = _unrolled(300)
+    changes = [0] * (4 * 300 + 8)
+    for life in lives:
+        changes[life.first] += life.size
+        changes[life.last + 1] -= life.size
+    assert plan_arena(lives, ALIGNMENT).size <= 1.05 * max(accumulate(changes))
+
+
+def test_the_work_for_many_buffers_grows_with_their_number(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls = []
+    for name in ("take", "give_back", "_add", "_remove"):
+        original = getattr(memory._FreeMemory, name)
+        monkeypatch.setattr(
+            memory._FreeMemory, name, lambda self, *a, of=original: calls.append(len(self._by_size)) or of(self, *a)
+        )
+    counts = []
+    for steps in (400, 800):
+        calls.clear()
+        plan_arena(_unrolled(steps), ALIGNMENT)
+        counts.append((len(calls), max(calls)))
+    (few, sizes), (many, more_sizes) = counts
+    assert many <= 2.1 * few
+    assert max(sizes, more_sizes) < 32  # the sizes among which the smallest is looked for
 
 
 LIVES = [Lifetime("a", 64, 0, 2), Lifetime("b", 100, 1, 3), Lifetime("c", 64, 3, 4)]

@@ -464,3 +464,34 @@ def test_calls_that_autograd_sees_have_a_history(call, monkeypatch):
     function, args = call(x)
     expected = function is not aten.detach.default
     assert [calls.call(function, run, args, {}).requires_grad for _ in range(3)] == [expected] * 3
+
+
+def test_slices_at_other_places_are_the_same_call_unless_the_result_is_a_view(monkeypatch):
+    mode = fake_mode()
+    x = mode.from_tensor(torch.randn(8, 16))
+    calls = static_calls.static_calls(mode)
+    made = []
+
+    def call(target, *args):
+        return calls.call(target, lambda _: made.append(target) or target(*args), args, {})
+
+    with torch.no_grad(), mode:
+        for target in (aten.cumsum.default, aten.sum.dim_IntList, aten.mm.default):
+            made.clear()
+            for n in range(1, 5):
+                part = x[:, n : n + 4]
+                arguments = (
+                    (part, x[n : n + 4, :8])
+                    if target is aten.mm.default
+                    else (part, 1 if "cumsum" in str(target) else [1])
+                )
+                result = call(target, *arguments)
+                assert described(result, arguments) == described(target(*arguments), arguments)
+            assert len(made) <= 1
+        for n in range(1, 5):
+            part = x[:, n : n + 4]
+            view = call(aten.select.int, part, 1, 2)
+            assert view.storage_offset() == n + 2
+            key, _ = static_calls.static_call_key(mode, aten.mul.Tensor, (part, part), {})
+            other, _ = static_calls.static_call_key(mode, aten.mul.Tensor, (x[:, :4], x[:, :4]), {})
+            assert key != other  # for others than this cache offsets count

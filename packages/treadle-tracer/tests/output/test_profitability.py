@@ -252,3 +252,15 @@ def test_elements_that_numbers_are_read_of_save_nothing():
     few, many = torch.ones(2), torch.ones(32)
     assert profit(numbers, many) == pytest.approx(profit(numbers, few), abs=0.1)
     assert profit(rows, few) < profit(rows, many)
+
+
+def test_operators_that_eager_splits_are_no_kernels_of_pytorch():
+    def cells(x, h, *weights):
+        for _ in range(16):
+            h = torch.gru_cell(x, h, *weights)
+        return h
+
+    x, h, wide, high = torch.ones(2, 8), torch.ones(2, 8), torch.ones(24, 8), torch.ones(24, 8)
+    assert profit(cells, x, h, wide, high) > 0
+    weights = [w.clone().requires_grad_() for w in (wide, high)]
+    assert profit(cells, x, h, *weights, grad=True) > 0

@@ -79,7 +79,7 @@ class Lowering:
         self.offsets: set[Any] = set()  # symbols for where views start in memory, which nothing here needs
         self.input_symbols: frozenset[Any] = frozenset()
         self.kept: set[str] = set()  # steps that run even if nothing reads what they write: they may raise
-        self.live = LiveValues({})
+        self.live = LiveValues({}, {})
         self.examined: dict[torch.fx.Node, Any] = {}  # what `lower.loop_checks` has found out about nodes
         self._taken: dict[str, int] = {}
 

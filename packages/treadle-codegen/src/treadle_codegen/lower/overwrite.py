@@ -21,7 +21,6 @@ from treadle_codegen.ir.ops import compute_dtype
 from treadle_codegen.ir.overlap import loads_of, may_meet
 from treadle_codegen.lower.context import Lowering
 from treadle_codegen.lower.indexing import as_shape, is_dense, linear, product, same_strides
-from treadle_codegen.lower.live import buffers_read
 from treadle_codegen.lower.loop_builder import LoopBuilder
 from treadle_codegen.lower.nest import Nest, record_nest
 from treadle_codegen.lower.registry import lowering
@@ -262,7 +261,7 @@ def _own_memory(lw: Lowering, x: TensorExpr) -> View | None:
 def _readers_of(lw: Lowering, buffer: str) -> list[TensorExpr]:
     """The values needed later that are read from a buffer."""
     assert lw.node is not None
-    return [x for x in lw.live.behind(lw.node) if buffer in buffers_read(x)]
+    return lw.live.readers_behind(lw.node, buffer)
 
 
 def _fits(readers: Sequence[TensorExpr], shape: Sequence[IntLike]) -> bool:

@@ -72,7 +72,7 @@ def lower_graph(
     inputs: list[str] = []
     outputs: list[View | NumberLike | None] = []
     rewritten: list[tuple[Any, Expr]] = []
-    lowering.live = LiveValues(values)
+    lowering.live = LiveValues(values, lowering.buffers)
     for node in gm.graph.nodes:
         lowering.val, lowering.name, lowering.node = node.meta.get("val"), node.name, node
         if rewritten and node.op != "placeholder":

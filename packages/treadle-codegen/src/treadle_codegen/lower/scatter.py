@@ -200,9 +200,11 @@ def _stored_at(
     own, changed = changeable(lw, x)
     for source in sources:
         if source.reads & changed:  # what is written to may not be read meanwhile
-            copied = lw.copy(source).storage
+            before, copied = source.storage, lw.copy(source).storage
             assert copied is not None
             source.store_in(copied)
+            if before is not None:
+                lw.live.moved(source, before.buffer)
     positions: list[int] = []
 
     def element(o: LoopBuilder, index: Index, _: Any) -> int:

@@ -7,7 +7,7 @@ stands before an unrelated extern is moved behind it when nothing in between nee
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -53,7 +53,7 @@ def fuse(
     why_not_local_row: why the target cannot keep a row of that temporary inside the kernel; by default only long rows cannot stay.
     """
     limits = _Limits(max_members, parallel, costs)
-    nodes: list[Node] = []
+    nodes = _Nodes()
     order = run_time_order(program)
     for step in program.steps:
         reads, writes = order.get(step.name, (NOTHING, NOTHING))
@@ -61,7 +61,41 @@ def fuse(
             nodes.append(Node(step, step_reads(step) | reads, step_writes(step) | writes, fusable=False))
         elif not _join(nodes, step, reads, limits):
             nodes.append(Node(single(step), step_reads(step) | reads, step_writes(step), fusable=not accumulates(step)))
-    return _finish(nodes, program, max_row_bytes, why_not_local_row)
+    return _finish(list(nodes), program, max_row_bytes, why_not_local_row)
+
+
+class _Nodes(list[Node]):
+    """The nodes so far, in order, and the last one that writes each buffer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._positions: dict[int, int] = {}  # by id
+        self._writers: dict[str, Node] = {}
+
+    def append(self, node: Node) -> None:
+        self._positions[id(node)] = len(self)
+        super().append(node)
+        self.note_writes(node)
+
+    def note_writes(self, node: Node) -> None:
+        """The node has come here, or writes more."""
+        at = self._positions[id(node)]
+        for name in node.writes:
+            last = self._writers.get(name)
+            if last is None or self._positions[id(last)] < at:
+                self._writers[name] = node
+
+    def move(self, old: int, new: int) -> None:
+        """Move the node at `old` behind that at `new`."""
+        self.insert(new, self.pop(old))
+        for k in range(old, new + 1):
+            self._positions[id(self[k])] = k
+        self.note_writes(self[new])
+
+    def last_writer(self, names: Iterable[str]) -> int:
+        """The position of the last node that writes one of these, -1 if none does."""
+        writers = [writer for name in names if (writer := self._writers.get(name)) is not None]
+        return max([self._positions[id(writer)] for writer in writers], default=-1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,17 +105,15 @@ class _Limits:
     costs: Costs
 
 
-def _join(nodes: list[Node], loop: Loop, symbols: frozenset[str], limits: _Limits) -> bool:
+def _join(nodes: _Nodes, loop: Loop, symbols: frozenset[str], limits: _Limits) -> bool:
     """Put the loop into the best kernel that takes it; False if it has to stand alone."""
     if accumulates(loop) or is_product(loop) or scans(loop):
         return False
     reads, writes = step_reads(loop), step_writes(loop)
     first = max(0, len(nodes) - limits.costs.fusion_window)
-    needed = reads | writes | symbols
-    latest_first = range(len(nodes) - 1, -1, -1)
-    last_dependency = next((k for k in latest_first if not nodes[k].writes.isdisjoint(needed)), -1)
+    last_dependency = nodes.last_writer(reads | writes | symbols)
     farthest = max(0, len(nodes) - _PRODUCER_WINDOWS * limits.costs.fusion_window)
-    producers = [k for k in latest_first[: len(nodes) - farthest] if not nodes[k].writes.isdisjoint(reads)]
+    producers = [k for k in range(len(nodes) - 1, farthest - 1, -1) if not nodes[k].writes.isdisjoint(reads)]
     independent = range(len(nodes) - 1, max(first, last_dependency + 1) - 1, -1)
     sharers = [k for k in independent if why_not_neighbour(loop, nodes[k].reads & reads) is None]
     if _is_small_reduction(loop, limits.costs):
@@ -109,7 +141,9 @@ def _join(nodes: list[Node], loop: Loop, symbols: frozenset[str], limits: _Limit
                     node.reads |= reads | symbols
                     node.writes |= writes
                     if k < last_dependency:
-                        nodes.insert(last_dependency, nodes.pop(k))
+                        nodes.move(k, last_dependency)
+                    else:
+                        nodes.note_writes(node)
                     return True
             else:
                 reason = joined

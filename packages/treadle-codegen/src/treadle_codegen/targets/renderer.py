@@ -26,6 +26,7 @@ class RenderedKernel:
     why_not_constant: why its numbers may not become constants (`Renderer.specialise`), or None.
     results: the numbers that it puts into the table (`NumberGroup`).
     may_doubt: whether it may report `DOUBTFUL`.
+    bases: the elements that its buffers are counted from (`rebase`); empty for the first of each.
     """
 
     function: str
@@ -38,6 +39,7 @@ class RenderedKernel:
     why_not_constant: str | None = None
     results: tuple[FloatExpr, ...] = ()
     may_doubt: bool = False
+    bases: tuple[int, ...] = ()
 
     def constants(self, values: Collection[Any]) -> frozenset[Any]:
         """The numbers among `values` that the kernel takes and that may become constants of it."""

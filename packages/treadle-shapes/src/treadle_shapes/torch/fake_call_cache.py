@@ -15,6 +15,9 @@ environment. The key holds all of these. A call is not cached where one of these
 - the call changed no argument, neither its version nor its metadata.
 
 A new fact of the environment empties the cache.
+
+Where arguments start in their memory is no part of the key for operators whose results do not depend on it (`reads_offsets`): the steps
+of a loop compute with one slice after the other.
 """
 
 from __future__ import annotations
@@ -28,6 +31,7 @@ from torch._subclasses.fake_tensor import FakeTensor, in_kernel_invocation_manag
 
 from treadle_shapes.nodes import free_symbols
 from treadle_shapes.torch.made_fakes import made_fake
+from treadle_shapes.torch.operators import Kind, operator
 
 #: types whose values enter a key unchanged
 # Types by their ids: a metaclass of the program may define `__hash__` and `__eq__`.
@@ -60,6 +64,16 @@ def _shape_inference() -> Any:
     from treadle_shapes.torch import shape_inference
 
     return shape_inference
+
+
+# Operators that compute new tensors, or change or return an argument.
+_WITHOUT_OFFSETS = frozenset({Kind.POINTWISE, Kind.REDUCTION, Kind.SCAN, Kind.MATMUL, Kind.NORMALISATION})
+
+
+def reads_offsets(target: Any) -> bool:
+    """Whether the result of a call may depend on where an argument starts in its memory, as that of a view does."""
+    record = operator(target)
+    return record is None or record.kind not in _WITHOUT_OFFSETS
 
 
 class Unknown(Exception):
@@ -107,6 +121,7 @@ class FakeCallCache:
         self.mode = mode
         self._entries: dict[Any, Any] = {}
         self._facts: Any = None
+        self._has_offsets = True  # whether the key that is being made holds offsets
 
     def call(self, target: Any, run: Callable[[], Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         """Return the result of `run()`, which calls `target` (a function, or a method's name) with these arguments on fake tensors."""
@@ -120,13 +135,15 @@ class FakeCallCache:
         self._clear_if_facts_changed()
         found = self._entries.get(key)
         if found is None and tensors:
-            found = self._entries[key] = self._from_shape_function(target, args, kwargs, tensors)
+            found = self._from_shape_function(target, args, kwargs, tensors)
+            if not isinstance(found, View) or reads_offsets(target):
+                self._entries[key] = found
         if found is not None:
             return self._make(found, tensors)
         versions = [t._version for t in tensors]
         result = run()
         try:
-            entry = self._entry_of(result, tensors)
+            entry = self._entry_for(target, result, tensors)
             is_unchanged = versions == [t._version for t in tensors] and key == self._key(target, args, kwargs, [])
         except Unknown:
             return result
@@ -137,8 +154,17 @@ class FakeCallCache:
 
     # -- keys ---------------------------------------------------------------------------------------------------------
 
-    def _key(self, target: Any, args: Sequence[Any], kwargs: Mapping[str, Any], tensors: list[FakeTensor]) -> Any:
+    def _key(
+        self,
+        target: Any,
+        args: Sequence[Any],
+        kwargs: Mapping[str, Any],
+        tensors: list[FakeTensor],
+        *,
+        with_offsets: bool = False,
+    ) -> Any:
         """Return all that the result depends on. Adds each tensor among the arguments to `tensors` once. Raises Unknown."""
+        self._has_offsets = with_offsets or reads_offsets(target)
         parts = [self._part(arg, tensors) for arg in args]
         named = [(name, self._part(arg, tensors)) for name, arg in kwargs.items()]
         return target, self._settings(tensors), tuple(parts), tuple(named)
@@ -177,6 +203,8 @@ class FakeCallCache:
         offset: Any = t.storage_offset()
         if t._has_symbolic_sizes_strides:  # type: ignore[attr-defined]
             sizes, strides, offset = tuple(map(_value, sizes)), tuple(map(_value, strides)), _value(offset)
+        if not self._has_offsets:
+            offset = None
         # The dispatch keys tell conjugated, negated and other special tensors.
         keys = torch._C._dispatch_keys(t).raw_repr()
         return t.dtype, t.fake_device, keys, t.requires_grad, sizes, strides, offset
@@ -210,6 +238,16 @@ class FakeCallCache:
 
     def _wrap(self, n: Any) -> Any:
         return n if type(n) is int else self.mode.shape_env.wrap(n)
+
+    def _entry_for(self, target: Any, result: Any, tensors: list[FakeTensor]) -> Any:
+        """Return the entry for the result of a call of `target`. Raises Unknown, also for a view where the key holds no offsets."""
+        self._has_offsets = True
+        entry = self._entry_of(result, tensors)
+        if not reads_offsets(target) and any(
+            isinstance(part, View) for part in (entry.items if isinstance(entry, Several) else (entry,))
+        ):
+            raise Unknown
+        return entry
 
     def _entry_of(self, result: Any, tensors: list[FakeTensor]) -> Any:
         """Return the cache entry from which `_make` rebuilds such a result. Raises Unknown."""

@@ -84,7 +84,7 @@ class StaticCalls(FakeCallCache):
             if key in self._entries:  # `run` has dispatched the call
                 return result
             try:
-                entry = self._entry_of(result, tensors)
+                entry = self._entry_for(target, result, tensors)
                 if key == self._key(target, args, kwargs, []):
                     self._add(key, entry)
                     kept_calls.note(key, entry)
@@ -98,10 +98,18 @@ class StaticCalls(FakeCallCache):
             self._entries.clear()
         self._entries[key] = entry
 
-    def _key(self, target: Any, args: Sequence[Any], kwargs: Mapping[str, Any], tensors: list[FakeTensor]) -> Any:
+    def _key(
+        self,
+        target: Any,
+        args: Sequence[Any],
+        kwargs: Mapping[str, Any],
+        tensors: list[FakeTensor],
+        *,
+        with_offsets: bool = False,
+    ) -> Any:
         if target is aten.index.Tensor and any(t is not None and t.dtype in _MASKS for t in args[1]):
             raise Unknown  # how many elements a mask selects is the mode's business
-        return super()._key(target, args, kwargs, tensors)
+        return super()._key(target, args, kwargs, tensors, with_offsets=with_offsets)
 
     def _settings(self, tensors: list[FakeTensor]) -> Any:
         return fake_call_settings()
@@ -138,7 +146,9 @@ def static_call_key(
     once; None where that is more than metadata, sizes are symbolic, or an argument is of another mode."""
     tensors: list[FakeTensor] = []
     try:
-        return (static_calls(mode)._key(target, args, kwargs, tensors), tensors) if settings_are_plain() else None
+        if not settings_are_plain():
+            return None
+        return static_calls(mode)._key(target, args, kwargs, tensors, with_offsets=True), tensors
     except Unknown:
         return None
 

@@ -40,7 +40,8 @@ _FUSED: dict[Kind, float] = {
     Kind.QUERY: 0.5,
     Kind.RANDOM: 1.0,
 }
-# A function without a record is made of operators that have one.
+# A function without a record is made of operators that have one. So is a composite operator of no kind, such as the cell of a GRU, which
+# eager and the compiler split into others.
 _UNKNOWN = 1.0
 # NumPy takes less for an operator on a small array than PyTorch on a small tensor, and for one on its scalars next to nothing.
 _NUMPY, _NUMPY_SCALAR = 0.4, 0.1
@@ -236,7 +237,8 @@ def _draws_from_state(node: torch.fx.Node) -> bool:
 
 def _saved(node: torch.fx.Node, is_recorded: bool) -> float:
     record = operator(node.target)
-    calls = _UNKNOWN if record is None else _FUSED.get(record.kind, 0.0)
+    is_split = record is None or (record.kind is Kind.OTHER and record.is_composite)
+    calls = _UNKNOWN if is_split else _FUSED.get(record.kind, 0.0)
     if _is_small_product(node):
         calls = _SMALL_PRODUCT
     elif record is not None and record.kind is Kind.ATTENTION and record.decompose:

@@ -31,6 +31,7 @@ from treadle_codegen.targets.cpp.tiling import DEFAULT, CppTiling, candidates
 from treadle_codegen.targets.cpp.turned import turn_definitions
 from treadle_codegen.targets.cpp.vector_fmod import fmod_definitions
 from treadle_codegen.targets.cpp.vector_math import definitions
+from treadle_codegen.targets.rebase import rebased
 from treadle_codegen.targets.renderer import NumberGroup, RenderedKernel, Segment, function_name, numbers_of
 from treadle_codegen.targets.structure import renamed, structure_of
 from treadle_codegen.targets.table_slots import slot_key
@@ -132,14 +133,16 @@ class CppRenderer:
 
     def render_kernel(self, kernel: Kernel, program: Program, choice: Any = None) -> RenderedKernel:
         """The text of one kernel. `choice`: a `CppTiling`."""
+        kernel, bases = rebased(kernel)
         structure, buffers = structure_of(kernel, program)
         known = self._rendered.get((structure, choice))
         if known is None:
             rendered = self._render(kernel, program, choice or DEFAULT)
             self._rendered[(structure, choice)] = rendered, buffers
-            return rendered
-        rendered, others = known
-        return replace(rendered, buffers=renamed(rendered.buffers, others, buffers), label=kernel.name)
+        else:
+            rendered, others = known
+            rendered = replace(rendered, buffers=renamed(rendered.buffers, others, buffers), label=kernel.name)
+        return replace(rendered, bases=tuple([bases.get(b, 0) for b in rendered.buffers])) if bases else rendered
 
     def _render(self, kernel: Kernel, program: Program, tiling: CppTiling) -> RenderedKernel:
         writer = self._written(kernel, program, tiling)
@@ -249,6 +252,8 @@ def _parameter(writer: KernelWriter, buffer: str, name: str, is_shared: bool) ->
 
 def _call(kernel: RenderedKernel, slots: dict[str, int], buffers: dict[str, Buffer]) -> str:
     arguments = [f"({MEMORY_TYPES[buffers[b].dtype]}*)p[{slots[b]}]" for b in kernel.buffers]
+    if kernel.bases:
+        arguments = [f"{a} + {base}" if base else a for a, base in zip(arguments, kernel.bases, strict=True)]
     for number in kernel.numbers:
         slot = slots[slot_key(number)]
         arguments.append(f"*(const double*)(p + {slot})" if isinstance(number, FloatExpr) else f"(i64)p[{slot}]")
