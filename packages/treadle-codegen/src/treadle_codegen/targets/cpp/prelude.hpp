@@ -19,7 +19,10 @@ template <class T> constexpr T max(T a, T b) { return a > b ? a : b; }
 #if defined(__clang__)
 #define KERNEL static __attribute__((noinline))
 #define PREFER_VECTORS(width)
+#define LONG_SEGMENT
 #else
+// Nothing but calls: more optimisation takes longer than the kernels themselves, and gains nothing.
+#define LONG_SEGMENT __attribute__((optimize("O1")))
 #define PREFER_VECTORS(width) __attribute__((target(width)))
 #define KERNEL static __attribute__((noipa))
 #endif
