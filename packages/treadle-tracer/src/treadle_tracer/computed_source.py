@@ -9,10 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from treadle_shapes import evaluate
+from treadle_shapes import evaluate, substitute
+from treadle_shapes.expr import symbol
 
 from .class_facts import own_item
-from .source import Emitter, Identity, Path, Source
+from .source import Emitter, Identity, ItemSource, Path, Source
 
 Operand = Any  # a Source, or a constant: str, int, float, bytes, bool, None
 
@@ -29,7 +30,7 @@ class ComputedSource(Source):
         self.function = function
         self.operands = operands
         self.write = write
-        super().__init__(None, (Identity(function), *operands))
+        super().__init__(None, (function.form if isinstance(function, Expression) else Identity(function), *operands))
 
     def _write(self) -> str:
         texts = [operand.text if isinstance(operand, Source) else repr(operand) for operand in self.operands]
@@ -72,13 +73,22 @@ def is_computed(source: Source) -> bool:
     return type(source.root) is ComputedSource
 
 
-class Expression:
-    """An expression of symbols as a function of their values, which are ints."""
+def is_computed_item(source: Source | None) -> bool:
+    """Whether values of the call choose the item at a source, or the row of a table that it stands in (`table[i][0]`)."""
+    while isinstance(source, ItemSource):
+        source = source.base
+    return isinstance(source, ComputedSource)
 
-    __slots__ = ("expr", "symbols")
+
+class Expression:
+    """An expression of symbols as a function of their values, which are ints. `form`: equal for the same function, whose symbols have other
+    names in another trace."""
+
+    __slots__ = ("expr", "form", "symbols")
 
     def __init__(self, expr: Any, symbols: tuple[Any, ...]):
         self.expr, self.symbols = expr, symbols
+        self.form = str(substitute(expr, {old: symbol(f"_{number}") for number, old in enumerate(symbols)}))
 
     def __call__(self, *values: Any) -> int:
         if not all(type(value) is int for value in values):

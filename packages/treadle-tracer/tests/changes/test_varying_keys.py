@@ -127,6 +127,33 @@ def positions_in_a_table():
         yield f, ones(2), i
 
 
+def numbers_of_rows_of_a_table():
+    """The place of a number is computed from the position: the next trace finds it changed."""
+    state, table = {"step": 0}, [[1.5 * i, i] for i in range(STEPS)]
+
+    def f(x):
+        state["step"] += 1
+        row = table[state["step"] % STEPS]
+        return x * row[0] + row[1]
+
+    for _ in range(STEPS):
+        yield f, ones(2)
+
+
+def numbers_written_into_rows_of_a_table():
+    """As RAdam keeps the factors of ten steps."""
+    state, table = {"step": 0}, [[0, 0.0] for _ in range(2 * STEPS)]
+
+    def f(x):
+        state["step"] += 1
+        row = table[state["step"] % (2 * STEPS)]
+        row[0], row[1] = state["step"], 0.5 ** state["step"]
+        return x * row[1]
+
+    for _ in range(STEPS):
+        yield f, ones(2)
+
+
 def positions_of_tensors():
     weights = [torch.full((2,), float(i)) for i in range(STEPS)]
 

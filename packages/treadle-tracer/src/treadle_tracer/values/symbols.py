@@ -13,7 +13,7 @@ from treadle_shapes import evaluate
 from treadle_shapes.expr import weight_of
 from treadle_shapes.torch import begin_history, fake_like, raw_expr
 from treadle_tracer.below_autograd import refuse_below_autograd
-from treadle_tracer.computed_source import ComputedSource, Expression
+from treadle_tracer.computed_source import ComputedSource, Expression, is_computed_item
 from treadle_tracer.decision_programs import Place
 from treadle_tracer.dynamic import (
     DynamicSources,
@@ -186,7 +186,7 @@ class Symbols:
 
     def varies_at(self, source: Source | None) -> bool:
         """Whether the float or string at `source` is no constant: it has changed between earlier calls, or each call chooses it anew."""
-        return source is not None and (source in self.dynamic or isinstance(source, ComputedSource))
+        return source is not None and (source in self.dynamic or is_computed_item(source))
 
     def _name_of(self, source: Source) -> str:
         """What the shape environment calls the number at a source. Sources may share a text; names are unique."""
