@@ -47,6 +47,7 @@ STATEMENTS = {
     "r = torch.nn.functional.batch_norm(a.expand(2, 4, 2), *torch.ones(4, 4).double())": NUMBERS,
     "r = torch.nn.functional.cross_entropy(a.expand(3, 2), torch.tensor([1, 0, 1], dtype=torch.int32))": NUMBERS,
     "r = torch.nn.functional.cross_entropy(a.expand(3, 2), torch.tensor([1, 0, 1]), a.double())": NUMBERS,
+    "r = torch.nn.functional.nll_loss(a.expand(3, 2), torch.tensor([1, 0, 1]))": COUNTS,
     "r = torch.nn.functional.one_hot(a)": COUNTS,
     "r = torch.nn.functional.one_hot(a, 7)": COUNTS,
     "r = torch.nn.functional.glu(a)": COUNTS,

@@ -46,6 +46,8 @@ REFUSED = [
     (F.batch_norm, ROWS.double(), torch.ones(3), torch.ones(3), torch.ones(3)),
     (F.cross_entropy, ROWS[0], torch.tensor([1, 0, 1], dtype=torch.int32)),
     (F.cross_entropy, ROWS[0], torch.tensor([1, 0, 1]), NUMBERS.double()),
+    (F.nll_loss, torch.ones(3, 2, dtype=torch.int64), torch.tensor([1, 0, 1])),
+    (F.nll_loss, ROWS[0].to(torch.complex64), torch.tensor([1, 0, 1])),
     (F.one_hot, COUNTS.int()),
     (F.glu, COUNTS),
     (torch.complex, NUMBERS, NUMBERS.double()),

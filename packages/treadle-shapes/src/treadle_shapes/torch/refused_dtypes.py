@@ -48,11 +48,15 @@ class _Classes(dict[torch.dtype, torch.dtype]):
         return torch.float32 if given.is_floating_point else torch.int64
 
 
+class _Scores(_Classes):
+    """The same, float32 too in the place of the first argument's dtype, such as that of a loss."""
+
+
 # Each operator takes at least one of them in the place of its tensors' dtypes, with the numbers as they are or with 1 for True.
 _OTHERS = tuple(
     (dtypes, has_flags)
     for has_flags in (True, False)
-    for dtypes in (*map(_AllTo, (torch.float32, torch.int64, torch.bool, torch.complex64)), _Classes())
+    for dtypes in (*map(_AllTo, (torch.float32, torch.int64, torch.bool, torch.complex64)), _Classes(), _Scores())
 )
 _NUMBERS: dict[Any, Any] = {
     bool: True,
@@ -172,7 +176,10 @@ def _answer(call: _Call, dtypes: Dtypes | None = None, has_flags: bool = True) -
     with torch._C._DisableTorchDispatch(), torch._C.DisableTorchFunction(), torch.no_grad(), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
-            args = [_stand_in(part, call, dtypes, has_flags) for part in call.parts]
+            parts = call.parts
+            if isinstance(dtypes, _Scores) and parts and isinstance(parts[0], _Tensor):
+                parts = (_Tensor((torch.float32, *parts[0][1:])), *parts[1:])
+            args = [_stand_in(part, call, dtypes, has_flags) for part in parts]
             kwargs = {name: _stand_in(part, call, dtypes, has_flags) for name, part in call.named.items()}
             function: Any = call.target
             if isinstance(function, str):
