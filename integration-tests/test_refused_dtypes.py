@@ -90,3 +90,11 @@ def test_logical_operators_convert_scalars():
         for function in (torch.logical_and, torch.logical_or, torch.logical_xor):
             f = lambda a, b, function=function: function(a, b) | False  # noqa: E731
             assert torch.equal(treadle.compile(f)(codes, scalar), f(codes, scalar))
+
+
+def test_an_embedding_with_a_padding_row_far_behind():
+    """The question that the kernel is asked has one row, in which `F.embedding` itself asserts that there is the padding."""
+    table = torch.nn.Embedding(10, 4, padding_idx=7)
+    compiled = treadle.compile(lambda i: table(i) * 2, fullgraph=True)
+    for indices in (torch.tensor([1, 7, 3]), torch.tensor([[2, 7]], dtype=torch.int32)):
+        assert torch.equal(compiled(indices), table(indices) * 2)

@@ -73,6 +73,7 @@ ACCEPTED = [
     (F.cross_entropy, ROWS[0], torch.tensor([1, 0, 1], dtype=torch.uint8)),
     (F.one_hot, COUNTS, 5),
     (F.embedding, COUNTS.int(), ROWS[0]),
+    (F.embedding, torch.tensor([0, 1]), ROWS[0], 2),  # an AssertionError where there is one row
     ("gather", NUMBERS, 0, COUNTS),
     (F.glu, HALVES),
 ]

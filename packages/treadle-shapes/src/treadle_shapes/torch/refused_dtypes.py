@@ -68,8 +68,6 @@ _NUMBERS: dict[Any, Any] = {
     torch.SymFloat: 1.5,
 }
 _KEPT = (type(None), str, torch.dtype, torch.memory_format)
-_REFUSES = (RuntimeError, TypeError, ValueError, IndexError, OverflowError)  # NotImplementedError is a RuntimeError
-
 _MOST_ANSWERS = 10_000
 # Numbers beyond these are asked about as they are: not every dtype holds them.
 _SMALL = range(-128, 128)
@@ -185,7 +183,7 @@ def _answer(call: _Call, dtypes: Dtypes | None = None, has_flags: bool = True) -
             if isinstance(function, str):
                 function, args = getattr(args[0], function), args[1:]
             result = function(*args, **kwargs)
-        except _REFUSES as error:
+        except Exception as error:  # any: functions written in Python assert what does not hold of such small tensors
             return KernelAnswer(f"{type(error).__name__}: {error}", None)
     return KernelAnswer(None, result.dtype if isinstance(result, torch.Tensor) else None)
 
