@@ -164,10 +164,14 @@ class FakeCallCache:
         with_offsets: bool = False,
     ) -> Any:
         """Return all that the result depends on. Adds each tensor among the arguments to `tensors` once. Raises Unknown."""
+        self._check(target, args)
         self._has_offsets = with_offsets or reads_offsets(target)
         parts = [self._part(arg, tensors) for arg in args]
         named = [(name, self._part(arg, tensors)) for name, arg in kwargs.items()]
         return target, self._settings(tensors), tuple(parts), tuple(named)
+
+    def _check(self, target: Any, args: Sequence[Any]) -> None:
+        """Raise Unknown for calls that a cache of this kind does not keep."""
 
     def _settings(self, tensors: list[FakeTensor]) -> Any:
         """The part of a key for what is set in this process, for a call with these tensors among its arguments."""

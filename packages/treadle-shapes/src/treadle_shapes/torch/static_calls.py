@@ -98,18 +98,9 @@ class StaticCalls(FakeCallCache):
             self._entries.clear()
         self._entries[key] = entry
 
-    def _key(
-        self,
-        target: Any,
-        args: Sequence[Any],
-        kwargs: Mapping[str, Any],
-        tensors: list[FakeTensor],
-        *,
-        with_offsets: bool = False,
-    ) -> Any:
+    def _check(self, target: Any, args: Sequence[Any]) -> None:
         if target is aten.index.Tensor and any(t is not None and t.dtype in _MASKS for t in args[1]):
             raise Unknown  # how many elements a mask selects is the mode's business
-        return super()._key(target, args, kwargs, tensors, with_offsets=with_offsets)
 
     def _settings(self, tensors: list[FakeTensor]) -> Any:
         return fake_call_settings()

@@ -297,7 +297,7 @@ def same_tails(model: CodeModel) -> list[int]:
     """
     result, covering = list(range(len(model.instructions))), handlers(model)
     seen: dict[object, int] = {}
-    for index in reversed(result):
+    for index in reversed(range(len(result))):
         instruction = model.instructions[index]
         kind = OPS[instruction.opname]
         returns = instruction.opname in ("RETURN_VALUE", "RETURN_CONST")
