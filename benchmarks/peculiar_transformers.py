@@ -11,10 +11,14 @@ import torch
 
 @dataclass(frozen=True)
 class Peculiar:
-    """Arguments of the config, its parts as dicts, and what makes the inputs for a config, if they are peculiar."""
+    """Arguments of the config, its parts as dicts, and what makes the inputs for a config, if they are peculiar.
+
+    `model` names the class of transformers that runs on these inputs, where `AutoModel` knows none or one without `forward`.
+    """
 
     arguments: Mapping[str, Any] = field(default_factory=dict)
     inputs: Callable[[Any], dict[str, Any]] | None = None
+    model: str | None = None
 
 
 def _ids(length: int = 10, images: int = 0, image: int = 98) -> torch.Tensor:
@@ -78,6 +82,76 @@ def _queried_images(config: Any) -> dict[str, Any]:
         "input_ids": _ids(12, images=config.num_query_tokens),
         "attention_mask": torch.ones(2, 12, dtype=torch.long),
     }
+
+
+def _video(frames: int, side: int = 64) -> Callable[[Any], dict[str, Any]]:
+    return lambda config: {"pixel_values": torch.randn(2, frames, 3, side, side)}
+
+
+def _patches_of_two_images(config: Any) -> dict[str, Any]:
+    """24 patches of an image of 4 x 6, and 20 of one of 4 x 5 with four of padding."""
+    mask = torch.ones(2, 24, dtype=torch.long)
+    mask[1, 20:] = 0
+    return {
+        "pixel_values": torch.randn(2, 24, 3 * _patch_size(config) ** 2),
+        "pixel_attention_mask": mask,
+        "spatial_shapes": torch.tensor([[4, 6], [4, 5]]),
+    }
+
+
+def _patch_size(config: Any) -> int:
+    return getattr(config, "vision_config", config).patch_size
+
+
+def _patches_in_a_row(config: Any) -> dict[str, Any]:
+    """The patches of two images as one sequence."""
+    shape = (96, 3 * getattr(config, "patch_temporal", 1) * config.patch_size**2)
+    return {"pixel_values": torch.randn(shape), "grid_thw": torch.tensor([[1, 8, 8], [1, 4, 8]])}
+
+
+def _image_with_prompt(config: Any) -> dict[str, Any]:
+    height, width = config.image_size
+    half = (2, 3, height // 2, width)
+    return {
+        "pixel_values": torch.randn(half),
+        "prompt_pixel_values": torch.randn(half),
+        "prompt_masks": torch.randn(half),
+    }
+
+
+def _image_classes_and_task(config: Any) -> dict[str, Any]:
+    texts = torch.randint(3, 90, (5, 7))
+    tasks = torch.randint(3, 90, (2, 7))
+    texts[:, -1] = tasks[:, -1] = 98  # the tower takes the features at the largest id
+    return {
+        "pixel_values": torch.randn(2, 3, 64, 64),
+        "classes_input_ids": texts,
+        "classes_attention_mask": torch.ones_like(texts),
+        "tasks_input_ids": tasks,
+        "tasks_attention_mask": torch.ones_like(tasks),
+        "classes_structure": torch.tensor([2, 3]),
+    }
+
+
+def _regions_and_text(config: Any) -> dict[str, Any]:
+    return {
+        "input_ids": _ids(),
+        "visual_feats": torch.randn(2, 6, config.visual_feat_dim),
+        "visual_pos": torch.rand(2, 6, config.visual_pos_dim),
+    }
+
+
+def _padded_series(config: Any) -> dict[str, Any]:
+    return {
+        "past_values": torch.randn(2, config.context_length),
+        "past_values_padding": torch.zeros(2, config.context_length + config.horizon_length),
+        "freq": torch.zeros(2, 1, dtype=torch.long),
+    }
+
+
+def _sounds_and_features(config: Any) -> dict[str, Any]:
+    size = config.semantic_model_config.feature_projection_input_dim
+    return {"input_values": torch.randn(2, 1, 6400), "input_features": torch.randn(2, 20, size)}
 
 
 SMALL_VISION = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 64}
@@ -193,4 +267,48 @@ PECULIAR: Mapping[str, Peculiar] = {
         lambda config: {"input_ids": torch.randint(3, 90, (2, 10, config.num_codebooks + 1))},
     ),
     "lfm2_moe": Peculiar({"num_hidden_layers": 2, "layer_types": ["conv", "full_attention"]}),
+    "videomae": Peculiar({"num_frames": 4}, _video(4)),
+    "vivit": Peculiar({"num_frames": 4}, _video(4)),
+    "siglip2": Peculiar({}, lambda config: {**_patches_of_two_images(config), "input_ids": _ids()}),
+    "siglip2_vision_model": Peculiar({}, _patches_of_two_images),
+    "xclip": Peculiar(
+        {"vision_config": {"num_frames": 4, "patch_size": 16}, "text_config": {"eos_token_id": 2}},
+        lambda config: {"pixel_values": torch.randn(2, 4, 3, 64, 64), "input_ids": _ids()},
+    ),
+    "video_llama_3_vision": Peculiar({}, lambda config: {**_patches_in_a_row(config), "merge_sizes": torch.tensor([2, 2])}),
+    "muse_glimmer_vision": Peculiar({"layer_types": ["window_attention", "full_attention"]}, _patches_in_a_row),
+    "muse_spark_vision": Peculiar({"layer_types": ["window_attention", "full_attention"]}, _patches_in_a_row),
+    "muse_spark_audio": Peculiar(
+        {"hidden_sizes": [16, 32, 32, 64], "depths": [1, 1, 1, 1], "out_hidden_size": 64},
+        lambda config: {"input_values": torch.randn(2, 1, 1920 * 3)},
+    ),
+    "seggpt": Peculiar(
+        {"image_size": [64, 32], "pretrain_image_size": 32, "mlp_dim": 64, "intermediate_hidden_state_indices": [0, 1], "merge_index": 0},
+        _image_with_prompt,
+    ),
+    "omdet-turbo": Peculiar(
+        {"num_queries": 20, "text_config": {"projection_dim": 32}, "text_projection_in_dim": 32, "text_projection_out_dim": 32},
+        _image_classes_and_task,
+    ),
+    "lxmert": Peculiar({"num_hidden_layers": {"vision": 2, "cross_encoder": 2, "language": 2}, "l_layers": 2, "x_layers": 2, "r_layers": 2}, _regions_and_text),
+    "timesfm": Peculiar({}, _padded_series),
+    "wav2vec2-bert": Peculiar({}, lambda config: {"input_features": torch.randn(2, 50, config.feature_projection_input_dim)}),
+    "neucodec": Peculiar({}, _sounds_and_features),
+    "xcodec2": Peculiar({}, _sounds_and_features),
+    "speecht5": Peculiar(
+        {},
+        lambda config: {"input_values": torch.randn(2, 4000), "decoder_input_ids": _ids(5)},
+        model="SpeechT5ForSpeechToText",
+    ),
+    "xmod": Peculiar({"default_language": "en_XX"}),
+    "mimi_decoder": Peculiar({"upsample_groups": 32}),
+    "pocket_tts_audio_tokenizer_decoder": Peculiar({"upsample_groups": 32}),
+    "perceiver": Peculiar({"num_latents": 8, "d_latents": 64, "num_self_attends_per_block": 2}, lambda config: {"inputs": torch.randn(2, 20, config.d_model)}),
+    "pp_ocrv5_mobile_rec": Peculiar({}, lambda config: {"pixel_values": torch.randn(2, 3, 48, 160)}),
+    "nemotron": Peculiar({"num_key_value_heads": 2}),
+    "zamba2": Peculiar({"layers_block_type": ["linear_attention", "hybrid"], "num_hidden_layers": 2, "n_mamba_heads": 4, "mamba_ngroups": 1, "mamba_d_state": 16, "mamba_headdim": 16}),
+    "qwen4_exp": Peculiar({"text_config": {"layer_types": ["linear_attention", "full_attention"], "num_hidden_layers": 2}}),
+    "timm_backbone": Peculiar({"backbone": "resnet18", "use_pretrained_backbone": False}),
+    "musicgen": Peculiar({}, lambda config: {"input_ids": _ids(), "decoder_input_ids": torch.randint(3, 90, (8, 5))}, model="MusicgenForConditionalGeneration"),
+    "bark": Peculiar({}, lambda config: {"input_ids": _ids()}, model="BarkCausalModel"),
 }

@@ -157,6 +157,7 @@ def build(name: str) -> tuple[Any, dict[str, Any]]:
 
 def _model(name: str, sizes: dict[str, int], make: Callable[[Any, dict[str, int]], Any]) -> tuple[Any, Any]:
     """(model, config) of these sizes."""
+    import transformers
     from transformers import AutoConfig, AutoModel
 
     peculiar = PECULIAR.get(name)
@@ -164,11 +165,12 @@ def _model(name: str, sizes: dict[str, int], make: Callable[[Any, dict[str, int]
     if peculiar:
         _set(config, peculiar.arguments)
     _fit_sections(config)
+    new = getattr(transformers, peculiar.model) if peculiar and peculiar.model else AutoModel.from_config
     with torch.device("meta"):
-        count = sum(parameter.numel() for parameter in AutoModel.from_config(config).parameters())
+        count = sum(parameter.numel() for parameter in new(config).parameters())
     if count > MOST_PARAMETERS:
         raise ValueError(f"{count / 1e6:.0f} million parameters")
-    return AutoModel.from_config(config).eval(), config
+    return new(config).eval(), config
 
 
 def _set(config: Any, attributes: Mapping[str, Any]) -> None:

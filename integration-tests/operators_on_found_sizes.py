@@ -106,6 +106,18 @@ def _checked(x: torch.Tensor, n: torch.Tensor) -> tuple[torch.Tensor, ...]:
     return x.narrow(0, 0, k).sum(), x[:k].mean()
 
 
+def _filled_in_two_parts(x: torch.Tensor, n: torch.Tensor) -> torch.Tensor:
+    """A static tensor of which each part is written, as positions of an image padded to a fixed number."""
+    k = n.item()
+    torch._check(k >= 0)
+    torch._check(k <= 8)
+    out = torch.zeros(2, 8)
+    for row in range(2):
+        out[row, :k] = x[:k] * 2
+        out[row, k:] = x[0]
+    return out
+
+
 PROGRAMS: dict[str, Program] = {
     # ---- operators that ask whether there is nothing, or one
     "roll": (lambda x: torch.roll(rows(x), 1, 0), ROWS),
@@ -199,6 +211,7 @@ PROGRAMS: dict[str, Program] = {
     "split": (lambda x, n: torch.stack([part.sum(0) for part in x.split(n.tolist())]), LENGTHS),
     "segments": (lambda x, n: torch.zeros(3, 4).index_add(0, torch.repeat_interleave(torch.arange(3), n), x), LENGTHS),
     "a cache": (_cached, ROW_NUMBERS),
+    "two parts of a static tensor": (_filled_in_two_parts, NUMBERS),
     "detection": (_detection, ROWS),
     "stated bounds": (_checked, NUMBERS),
 }  # fmt: skip

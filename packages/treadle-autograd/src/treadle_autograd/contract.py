@@ -109,6 +109,7 @@ class Relation(enum.Enum):
     UNRECORDED = "a view that was made with gradients off"
     DETACHED = "no view, and without a history, as `detach` makes it"
     VIEW_OF_DETACHED = "a view of such a tensor"
+    ONE_OF_SEVERAL = "one of the views that a single call gave, to which autograd refuses writes (`unbind`, `split`)"
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -258,6 +258,30 @@ def describe_outputs(
         if isinstance(value, torch.Tensor):
             first_seen.setdefault(id(value), i)
     return tuple(described)
+
+
+def with_views_of_several(
+    described: Sequence[OutputDescription], results: Sequence[Any]
+) -> tuple[OutputDescription, ...]:
+    """The descriptions, with `Relation.ONE_OF_SEVERAL` where that is what eager gives.
+
+    results: the nodes of the outputs in the user's graph. Their fake values were made in the program's own grad mode, on which the answer
+    depends; graphs without gradients are functionalised in another one.
+    """
+    pairs = zip(described, results, strict=True)
+    return tuple([
+        replace(output, relation=Relation.ONE_OF_SEVERAL)
+        if isinstance(output, (ViewOfInput, ViewOfFresh)) and _is_one_of_several(result)
+        else output
+        for output, result in pairs
+    ])  # fmt: skip
+
+
+def _is_one_of_several(node: Any) -> bool:
+    value = node.meta.get("example_value") if isinstance(node, fx.Node) else None
+    if not isinstance(value, torch.Tensor) or not value._is_view():
+        return False
+    return torch._C._autograd._get_creation_meta(value) == torch._C._autograd.CreationMeta.MULTI_OUTPUT_NODE
 
 
 def _number(value: Any, inputs: Inputs, outputs: GraphOutputs) -> OutputDescription:

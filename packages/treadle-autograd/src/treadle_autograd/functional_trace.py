@@ -29,7 +29,15 @@ from treadle_shapes.torch import (
 from .asserts import hoist_asserts
 from .contract import Contract
 from .decompositions import Decompositions
-from .describe import GraphOutputs, Inputs, describe_mutations, describe_outputs, output_numbers, why_not_same_metadata
+from .describe import (
+    GraphOutputs,
+    Inputs,
+    describe_mutations,
+    describe_outputs,
+    output_numbers,
+    why_not_same_metadata,
+    with_views_of_several,
+)
 from .early_checks import move_checks_forward
 from .effects import remove_dead_nodes
 from .errors import InternalError, UnsupportedGraph
@@ -181,7 +189,8 @@ class FunctionalTrace:
             mutations = describe_mutations(self.inputs, self.outputs)
             expected_metadata, expected_wholes = self._expected_outputs(run)
             wholes = list(zip(run.wholes, expected_wholes, strict=True))
-            outputs = describe_outputs(run.outputs, expected_metadata, self.inputs, self.outputs, wholes)
+            described = describe_outputs(run.outputs, expected_metadata, self.inputs, self.outputs, wholes)
+            outputs = with_views_of_several(described, self.gm.graph.output_node().args[0])  # type: ignore[arg-type]
             numbers = output_numbers(self.inputs, outputs, self.outputs)
         assert len(self.recorded.inputs) == n_before
         changed = changed_inputs(self.inputs.wrappers, self.differentiable)

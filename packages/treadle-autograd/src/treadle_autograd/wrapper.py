@@ -54,11 +54,21 @@ def _of_detached(view: MakeAlias) -> MakeAlias:
     return lambda tensor, inputs, fresh: view(tensor.detach(), inputs, fresh)
 
 
+def _of_several(view: MakeAlias) -> MakeAlias:
+    def make(tensor: torch.Tensor, inputs: Sequence[Any], fresh: Sequence[Any]) -> torch.Tensor:
+        found = view(tensor, inputs, fresh)
+        torch._C._autograd._set_creation_meta(found, torch._C._autograd.CreationMeta.MULTI_OUTPUT_NODE)
+        return found
+
+    return make
+
+
 _RELATED: dict[Relation, Callable[[MakeAlias], MakeAlias]] = {
     Relation.VIEW: lambda view: view,
     Relation.UNRECORDED: _unrecorded,
     Relation.DETACHED: _then_detached,
     Relation.VIEW_OF_DETACHED: _of_detached,
+    Relation.ONE_OF_SEVERAL: _of_several,
 }
 
 

@@ -125,7 +125,8 @@ def _written_box(step: Loop, name: str, loop: Loop, strides: Sequence[int]) -> B
         return None
     extents: dict[int, int] = {}
     for coefficient, axis in zip(found[0], step.axes, strict=True):
-        assert isinstance(axis.extent, int)
+        if not isinstance(axis.extent, int):
+            return None
         if axis.extent > 1:
             if coefficient in extents:
                 return None
