@@ -109,6 +109,15 @@ def _patches_in_a_row(config: Any) -> dict[str, Any]:
     return {"pixel_values": torch.randn(shape), "grid_thw": torch.tensor([[1, 8, 8], [1, 4, 8]])}
 
 
+def _patches_side_by_side(config: Any) -> dict[str, Any]:
+    """The patches of two images of 4 x 4 and 4 x 8 in one long row of pixels."""
+    patch = config.patch_size
+    return {
+        "pixel_values": torch.randn(1, 3, patch, 48 * patch),
+        "target_sizes": torch.tensor([[4, 4], [4, 8]], dtype=torch.int32),
+    }
+
+
 def _image_with_prompt(config: Any) -> dict[str, Any]:
     height, width = config.image_size
     half = (2, 3, height // 2, width)
@@ -116,20 +125,6 @@ def _image_with_prompt(config: Any) -> dict[str, Any]:
         "pixel_values": torch.randn(half),
         "prompt_pixel_values": torch.randn(half),
         "prompt_masks": torch.randn(half),
-    }
-
-
-def _image_classes_and_task(config: Any) -> dict[str, Any]:
-    texts = torch.randint(3, 90, (5, 7))
-    tasks = torch.randint(3, 90, (2, 7))
-    texts[:, -1] = tasks[:, -1] = 98  # the tower takes the features at the largest id
-    return {
-        "pixel_values": torch.randn(2, 3, 64, 64),
-        "classes_input_ids": texts,
-        "classes_attention_mask": torch.ones_like(texts),
-        "tasks_input_ids": tasks,
-        "tasks_attention_mask": torch.ones_like(tasks),
-        "classes_structure": torch.tensor([2, 3]),
     }
 
 
@@ -144,14 +139,9 @@ def _regions_and_text(config: Any) -> dict[str, Any]:
 def _padded_series(config: Any) -> dict[str, Any]:
     return {
         "past_values": torch.randn(2, config.context_length),
-        "past_values_padding": torch.zeros(2, config.context_length + config.horizon_length),
+        "past_values_padding": torch.zeros(2, config.context_length),
         "freq": torch.zeros(2, 1, dtype=torch.long),
     }
-
-
-def _sounds_and_features(config: Any) -> dict[str, Any]:
-    size = config.semantic_model_config.feature_projection_input_dim
-    return {"input_values": torch.randn(2, 1, 6400), "input_features": torch.randn(2, 20, size)}
 
 
 SMALL_VISION = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 64}
@@ -162,6 +152,7 @@ QFORMER = {
     "vision_config": SMALL_VISION,
     "qformer_config": {"encoder_hidden_size": 32},
 }
+TWO_LAYERS_OF_ATTENTION = {"num_hidden_layers": 2, "layer_types": ["window_attention", "full_attention"]}
 IMAGE_TOKENS = {"<image>": 98, "<|extra_200|>": 97} | {
     f"IMGIMG{letter}Z": 60 + i for i, letter in enumerate("ABCDEFGHI")
 }
@@ -275,40 +266,86 @@ PECULIAR: Mapping[str, Peculiar] = {
         {"vision_config": {"num_frames": 4, "patch_size": 16}, "text_config": {"eos_token_id": 2}},
         lambda config: {"pixel_values": torch.randn(2, 4, 3, 64, 64), "input_ids": _ids()},
     ),
-    "video_llama_3_vision": Peculiar({}, lambda config: {**_patches_in_a_row(config), "merge_sizes": torch.tensor([2, 2])}),
-    "muse_glimmer_vision": Peculiar({"layer_types": ["window_attention", "full_attention"]}, _patches_in_a_row),
-    "muse_spark_vision": Peculiar({"layer_types": ["window_attention", "full_attention"]}, _patches_in_a_row),
+    "video_llama_3_vision": Peculiar(
+        {}, lambda config: {**_patches_in_a_row(config), "merge_sizes": torch.tensor([2, 2])}
+    ),
+    "muse_glimmer_vision": Peculiar(TWO_LAYERS_OF_ATTENTION, _patches_in_a_row),
+    "muse_spark_vision": Peculiar(TWO_LAYERS_OF_ATTENTION, _patches_in_a_row),
     "muse_spark_audio": Peculiar(
         {"hidden_sizes": [16, 32, 32, 64], "depths": [1, 1, 1, 1], "out_hidden_size": 64},
-        lambda config: {"input_values": torch.randn(2, 1, 1920 * 3)},
+        lambda config: {"input_values": torch.randn(2, 1920 * 3)},
     ),
     "seggpt": Peculiar(
-        {"image_size": [64, 32], "pretrain_image_size": 32, "mlp_dim": 64, "intermediate_hidden_state_indices": [0, 1], "merge_index": 0},
+        {
+            "image_size": [64, 32],
+            "pretrain_image_size": 32,
+            "mlp_dim": 64,
+            "intermediate_hidden_state_indices": [0, 1],
+            "merge_index": 0,
+        },
         _image_with_prompt,
     ),
-    "omdet-turbo": Peculiar(
-        {"num_queries": 20, "text_config": {"projection_dim": 32}, "text_projection_in_dim": 32, "text_projection_out_dim": 32},
-        _image_classes_and_task,
+    "lxmert": Peculiar(
+        {
+            "num_hidden_layers": {"vision": 2, "cross_encoder": 2, "language": 2},
+            "l_layers": 2,
+            "x_layers": 2,
+            "r_layers": 2,
+        },
+        _regions_and_text,
     ),
-    "lxmert": Peculiar({"num_hidden_layers": {"vision": 2, "cross_encoder": 2, "language": 2}, "l_layers": 2, "x_layers": 2, "r_layers": 2}, _regions_and_text),
     "timesfm": Peculiar({}, _padded_series),
-    "wav2vec2-bert": Peculiar({}, lambda config: {"input_features": torch.randn(2, 50, config.feature_projection_input_dim)}),
-    "neucodec": Peculiar({}, _sounds_and_features),
-    "xcodec2": Peculiar({}, _sounds_and_features),
+    "wav2vec2-bert": Peculiar(
+        {}, lambda config: {"input_features": torch.randn(2, 50, config.feature_projection_input_dim)}
+    ),
     "speecht5": Peculiar(
         {},
         lambda config: {"input_values": torch.randn(2, 4000), "decoder_input_ids": _ids(5)},
         model="SpeechT5ForSpeechToText",
     ),
     "xmod": Peculiar({"default_language": "en_XX"}),
-    "mimi_decoder": Peculiar({"upsample_groups": 32}),
-    "pocket_tts_audio_tokenizer_decoder": Peculiar({"upsample_groups": 32}),
-    "perceiver": Peculiar({"num_latents": 8, "d_latents": 64, "num_self_attends_per_block": 2}, lambda config: {"inputs": torch.randn(2, 20, config.d_model)}),
-    "pp_ocrv5_mobile_rec": Peculiar({}, lambda config: {"pixel_values": torch.randn(2, 3, 48, 160)}),
+    "mimi_decoder": Peculiar({}, lambda config: {"latents": torch.randn(2, config.hidden_size, 10)}),
+    "pocket_tts_audio_tokenizer_decoder": Peculiar(
+        {}, lambda config: {"latents": torch.randn(2, config.hidden_size, 10)}
+    ),
+    "minicpm_ocr_vision": Peculiar(SMALL_VISION | {"image_size": 64, "insert_layer_id": 0}, _patches_side_by_side),
+    "minicpmv4_7_vision": Peculiar(SMALL_VISION | {"image_size": 64, "insert_layer_id": 0}, _patches_side_by_side),
+    "muse_glimmer_assistant": Peculiar(
+        {"num_hidden_layers": 2, "layer_types": ["sliding_attention"] * 2, "target_layer_ids": [0, 1]},
+        lambda config: {
+            "noise_embeds": torch.randn(2, 16, config.hidden_size),
+            "context_hidden_states": torch.randn(2, 10, 2 * config.hidden_size),
+        },
+    ),
+    "t5gemma2_encoder": Peculiar({"text_config": {"dropout_rate": 0.0}}),
+    "moonshine_streaming": Peculiar(
+        {"num_key_value_heads": 4}, lambda config: {"input_values": torch.randn(2, 4000), "decoder_input_ids": _ids(5)}
+    ),
+    "voxtral_realtime": Peculiar(
+        {},
+        lambda config: {"input_ids": _ids(10), "input_features": torch.randn(2, config.audio_config.num_mel_bins, 80)},
+    ),
+    "gemma3n_vision": Peculiar({"architecture": "resnet18"}),
+    "perceiver": Peculiar(
+        {"num_latents": 8, "d_latents": 64, "num_self_attends_per_block": 2},
+        lambda config: {"inputs": torch.randn(2, 20, config.d_model)},
+    ),
     "nemotron": Peculiar({"num_key_value_heads": 2}),
-    "zamba2": Peculiar({"layers_block_type": ["linear_attention", "hybrid"], "num_hidden_layers": 2, "n_mamba_heads": 4, "mamba_ngroups": 1, "mamba_d_state": 16, "mamba_headdim": 16}),
-    "qwen4_exp": Peculiar({"text_config": {"layer_types": ["linear_attention", "full_attention"], "num_hidden_layers": 2}}),
+    "zamba2": Peculiar(
+        {
+            "layers_block_type": ["linear_attention", "hybrid"],
+            "num_hidden_layers": 2,
+            "hidden_size": 32,
+            "n_mamba_heads": 4,
+            "mamba_headdim": 16,
+            "attention_hidden_size": 64,
+            "attention_head_dim": 16,
+        }
+    ),
     "timm_backbone": Peculiar({"backbone": "resnet18", "use_pretrained_backbone": False}),
-    "musicgen": Peculiar({}, lambda config: {"input_ids": _ids(), "decoder_input_ids": torch.randint(3, 90, (8, 5))}, model="MusicgenForConditionalGeneration"),
-    "bark": Peculiar({}, lambda config: {"input_ids": _ids()}, model="BarkCausalModel"),
+    "musicgen": Peculiar(
+        {},
+        lambda config: {"input_ids": _ids(), "decoder_input_ids": torch.randint(3, 90, (8, 5))},
+        model="MusicgenForConditionalGeneration",
+    ),
 }

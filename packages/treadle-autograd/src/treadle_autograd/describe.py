@@ -260,14 +260,14 @@ def describe_outputs(
     return tuple(described)
 
 
-def with_views_of_several(
-    described: Sequence[OutputDescription], results: Sequence[Any]
-) -> tuple[OutputDescription, ...]:
+def with_views_of_several(described: Sequence[OutputDescription], results: Any) -> tuple[OutputDescription, ...]:
     """The descriptions, with `Relation.ONE_OF_SEVERAL` where that is what eager gives.
 
-    results: the nodes of the outputs in the user's graph. Their fake values were made in the program's own grad mode, on which the answer
+    results: what the user's graph returns, its nodes. Their fake values were made in the program's own grad mode, on which the answer
     depends; graphs without gradients are functionalised in another one.
     """
+    if isinstance(results, fx.Node):  # all of a call's results at once, which no program that was traced returns
+        return tuple(described)
     pairs = zip(described, results, strict=True)
     return tuple([
         replace(output, relation=Relation.ONE_OF_SEVERAL)

@@ -190,7 +190,7 @@ class FunctionalTrace:
             expected_metadata, expected_wholes = self._expected_outputs(run)
             wholes = list(zip(run.wholes, expected_wholes, strict=True))
             described = describe_outputs(run.outputs, expected_metadata, self.inputs, self.outputs, wholes)
-            outputs = with_views_of_several(described, self.gm.graph.output_node().args[0])  # type: ignore[arg-type]
+            outputs = with_views_of_several(described, self.gm.graph.output_node().args[0])
             numbers = output_numbers(self.inputs, outputs, self.outputs)
         assert len(self.recorded.inputs) == n_before
         changed = changed_inputs(self.inputs.wrappers, self.differentiable)
