@@ -119,6 +119,18 @@ def an_embedding(x):
     return e(torch.tensor([1, 2])).detach() + x.sum()
 
 
+def buffers(x):
+    m = nn.Module()
+    m.mean, m.scale = nn.Buffer(torch.ones(3)), nn.Buffer(torch.ones(3) * 2, persistent=False)
+    kinds = isinstance(m.mean, nn.Buffer), isinstance(x, nn.Buffer), isinstance(m.mean, nn.Parameter)
+    return x * m.scale - m.mean, kinds, [n for n, _ in m.named_buffers()], list(m.state_dict())
+
+
+def a_buffer_that_leaves(x):
+    b = nn.Buffer((x * 2).detach(), persistent=False)
+    return b, isinstance(b, nn.Buffer), b.persistent
+
+
 PROGRAMS = [f for f in list(globals().values()) if getattr(f, "__module__", "") == __name__ and hasattr(f, "__code__")]
 BREAKING = (of_integers, a_module_that_leaves_beside_its_result)
 
@@ -128,7 +140,8 @@ def _portrait(value):
         return [_portrait(item) for item in value]
     if isinstance(value, torch.Tensor):
         grad = value.grad.tolist() if value.is_leaf and value.grad is not None else None
-        return type(value), value.tolist(), value.requires_grad, value.is_leaf, grad
+        attributes = sorted(vars(value).items())  # of a buffer, what it is
+        return type(value), value.tolist(), value.requires_grad, value.is_leaf, grad, attributes
     if isinstance(value, nn.Module):
         return type(value), [(name, _portrait(parameter)) for name, parameter in value.named_parameters()]
     return value

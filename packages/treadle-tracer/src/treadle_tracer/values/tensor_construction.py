@@ -33,8 +33,8 @@ def new_parameter(tx: TraceContext, args: list[Value], kwargs: dict[str, Value])
 
 
 def new_buffer(tx: TraceContext, args: list[Value], kwargs: dict[str, Value]) -> Value:
-    """`torch.nn.Buffer(...)`, which is not traced"""
-    raise Unsupported("new-parameter", "torch.nn.Buffer")
+    """`torch.nn.Buffer(data, persistent=...)`: no class of its own, but a tensor with attributes (torch/nn/parameter.py)"""
+    return tx.inline(tx.wrap_known(torch.nn.Buffer.__new__), [tx.wrap_known(torch.nn.Buffer), *args], kwargs)
 
 
 def new_tensor(tx: TraceContext, args: list[Value], kwargs: dict[str, Value]) -> Value:

@@ -24,7 +24,7 @@ from treadle_tracer.errors import PathEnds, Unsupported
 from treadle_tracer.guard_callables import GuardCallable
 from treadle_tracer.source import ConstSource
 from treadle_tracer.values import int64
-from treadle_tracer.values.base import NONE, ConcreteValue, Constant, boolean, is_none
+from treadle_tracer.values.base import FALSE, NONE, ConcreteValue, Constant, boolean, is_none
 from treadle_tracer.values.class_lookup import MISSING, lookup
 from treadle_tracer.values.constants import is_trusted_function
 from treadle_tracer.values.generators import GeneratorValue
@@ -94,6 +94,8 @@ def _tensor_isinstance(tx: TraceContext, value: TensorValue, own: type, cls: Any
         return value.fake.type() == f"{cls.__module__}.{cls.__name__}"
     if type(cls) is type(torch.nn.Parameter) and value.obj is not None:
         return isinstance(value.obj, cls)
+    if cls is torch.nn.Buffer:  # its metaclass asks for an attribute
+        return _getattr(tx, [value, Constant("_is_buffer"), FALSE], {}).truth(tx)
     return class_is_below(tx, own, cls, "__instancecheck__", value)
 
 
