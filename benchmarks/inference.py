@@ -3,11 +3,12 @@
     python benchmarks/inference.py                                  everything (about 40 minutes), to benchmarks/results/inference.json
     python benchmarks/inference.py --parts full decode              some parts
     python benchmarks/inference.py --parts float32 --models bert    some models
+    python benchmarks/inference.py --threads 2                      on two threads instead of one, kept beside the figures of one
 
 float32, bfloat16: the twelve models of `benchmarks/models.py`; full: BERT-base, GPT-2, Llama-160M and ViT-B at batch 1, in float32; decode:
 one token behind 128 others of GPT-2 and Llama-160M. Variants: eager, torch.compile, torch.compile with `freezing`, treadle. All variants
-of a row are compiled in one process, compared with eager and timed interleaved (medians). One thread; weights are random. The file keeps
-what an earlier run has measured of other parts.
+of a row are compiled in one process, compared with eager and timed interleaved (medians). Weights are random. The file keeps what an
+earlier run has measured of other parts. Threads need a machine without other work: each waits for the last one.
 """
 
 from __future__ import annotations
@@ -144,8 +145,8 @@ def _difference(result: Any, eager: Any) -> float:
 
 
 @torch.no_grad()
-def figures(part: str, name: str, variants: Sequence[str]) -> dict[str, Any]:
-    torch.set_num_threads(1)
+def figures(part: str, name: str, variants: Sequence[str], threads: int) -> dict[str, Any]:
+    torch.set_num_threads(threads)
     work, inputs = _work(part, name)
     expected = work(**inputs)
     calls, found = {}, {}
@@ -157,7 +158,7 @@ def figures(part: str, name: str, variants: Sequence[str]) -> dict[str, Any]:
         found[variant] = {"difference": _difference(result, expected)}
     for variant, seconds in measure.interleaved_medians(calls, SECONDS, 5).items():
         found[variant]["seconds"] = seconds
-    return {"part": part, "name": name, "variants": found}
+    return {"part": part, "name": name, "threads": torch.get_num_threads(), "variants": found}
 
 
 # ------------------------------------------------------------------------------------------------ all rows
@@ -167,6 +168,11 @@ def ratio(row: Mapping[str, Any], other: str) -> float | None:
     """How many times faster treadle is than another variant."""
     found = row["variants"]
     return found[other]["seconds"] / found["treadle"]["seconds"] if other in found and "treadle" in found else None
+
+
+def label(part: str, threads: int) -> str:
+    """The key of a part's rows in the file."""
+    return part if threads == 1 else f"{part}, {threads} threads"
 
 
 def summary(rows: Sequence[Mapping[str, Any]]) -> str:
@@ -186,6 +192,7 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--parts", nargs="+", choices=PARTS, default=list(PARTS))
     parser.add_argument("--models", nargs="+", metavar="NAME")
     parser.add_argument("--variants", nargs="+", choices=VARIANTS, default=list(VARIANTS))
+    parser.add_argument("--threads", type=int, default=1, metavar="N")
     parser.add_argument("--output", type=Path, default=DEFAULT_OUTPUT)
     parser.add_argument("--row", nargs=2, help=argparse.SUPPRESS)
     return parser.parse_args(arguments)
@@ -195,18 +202,18 @@ def main(arguments: Sequence[str]) -> int:
     options = parse(arguments)
     if options.row:
         part, name = options.row
-        print(json.dumps(figures(part, name, options.variants)))
+        print(json.dumps(figures(part, name, options.variants, options.threads)))
         return 0
     run = {"command": " ".join(["python benchmarks/inference.py", *arguments]), "machine": machine.describe()}
     parts: dict[str, Any] = json.loads(options.output.read_text("utf-8")) if options.output.exists() else {}
     rows: list[dict[str, Any]] = []
     for part, name in rows_of(options.parts, options.models):
         print(f"{part}: {name}", file=sys.stderr, flush=True)
-        arguments_of_row = ["--row", part, name, "--variants", *options.variants]
+        arguments_of_row = ["--row", part, name, "--variants", *options.variants, "--threads", str(options.threads)]
         with tempfile.TemporaryDirectory(prefix="treadle-inference-") as caches:
             row, error = compare.run_worker(arguments_of_row, Path(caches), TIMEOUT, Path(__file__))
         rows.append(dict(row) if row is not None else {"part": part, "name": name, "error": error})
-        parts[part] = {**run, "rows": [row for row in rows if row["part"] == part]}
+        parts[label(part, options.threads)] = {**run, "rows": [row for row in rows if row["part"] == part]}
         options.output.write_text(json.dumps(parts, indent=1) + "\n", encoding="utf-8")
     print(summary(rows))
     for row in rows:
