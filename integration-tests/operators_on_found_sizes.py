@@ -118,6 +118,12 @@ def _filled_in_two_parts(x: torch.Tensor, n: torch.Tensor) -> torch.Tensor:
     return out
 
 
+def _sorted_by_sums(x: torch.Tensor, group: torch.Tensor) -> torch.Tensor:
+    """As many groups as the data tells: added to two rows, so that they are two; their order is written with the number of groups."""
+    sums = x.new_zeros(int(group.max()) + 1, 4).index_add(0, group, x) + x[:2]
+    return x[:2][sums.sum(1).sort().indices]
+
+
 PROGRAMS: dict[str, Program] = {
     # ---- operators that ask whether there is nothing, or one
     "roll": (lambda x: torch.roll(rows(x), 1, 0), ROWS),
@@ -210,6 +216,7 @@ PROGRAMS: dict[str, Program] = {
     "products": (lambda x: (rows(x) @ rows(x).t(), torch.einsum("ij,kj->ik", rows(x), rows(x))), ROWS),
     "split": (lambda x, n: torch.stack([part.sum(0) for part in x.split(n.tolist())]), LENGTHS),
     "segments": (lambda x, n: torch.zeros(3, 4).index_add(0, torch.repeat_interleave(torch.arange(3), n), x), LENGTHS),
+    "sorted by sums": (_sorted_by_sums, [(X, torch.tensor(g)) for g in ([0, 1, 0, 1, 1, 0], [1, 1, 1, 0, 1, 1], [0, 2, 2, 1, 1, 0])]),
     "a cache": (_cached, ROW_NUMBERS),
     "two parts of a static tensor": (_filled_in_two_parts, NUMBERS),
     "detection": (_detection, ROWS),

@@ -149,6 +149,27 @@ def test_a_number_that_the_backward_graph_is_given_by_another_name():
         _assert_same(got, want)
 
 
+def _padded_groups(x, group, place, weight):
+    """Dense batches of graphs: the rows of each group side by side, as many as its largest place tells, times a matrix for each group."""
+    groups, length = int(group.max()) + 1, int(place.max())
+    padded = x.new_zeros(groups * length, 4)
+    padded[group * length + place - 1] = x
+    padded = padded.view(groups, length, 4) @ weight
+    return torch.matmul(torch.ones(groups, length, length), padded)
+
+
+def test_products_of_rows_padded_to_a_length_that_data_tells_are_compiled_in_training():
+    compiled = treadle.compile(_padded_groups, options={"leave_unprofitable": False})
+    places = ([0, 0, 1, 1, 1, 2], [1, 2, 1, 2, 3, 1]), ([0, 1, 2, 3, 4, 5], [1] * 6), ([0] * 6, [1, 2, 3, 4, 5, 6])
+    for group, place in places:
+        x, weight = torch.arange(24.0).reshape(6, 4) / 24, torch.eye(4) + 0.5
+        arguments = (x, torch.tensor(group), torch.tensor(place), weight)
+        (raised, got), (_, want) = (_gradients(f, arguments) for f in (compiled, _padded_groups))
+        assert raised is None
+        _assert_same(got, want)
+    assert treadle.stats().eager_graphs == ()
+
+
 @pytest.mark.parametrize("batch_first", [False, True])
 def test_packed_sequences(batch_first):
     """PyTorch's fake kernel gives the packed rows another size, and the counts another dtype."""

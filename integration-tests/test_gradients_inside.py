@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -678,3 +679,24 @@ def test_leaves_of_sizes_that_vary():
         positions = torch.randn(size, 3)
         torch.testing.assert_close(compiled(models[1], positions), step(models[0], positions))
     assert treadle.stats().graphs == 2 and not treadle.stats().breaks and not treadle.stats().eager_graphs
+
+
+def test_a_training_step_that_resamples_serves_all_sizes():
+    treadle.reset()
+    layer = torch.nn.Conv2d(3, 3, 3, padding=1)
+    optimizer = torch.optim.SGD(layer.parameters(), 0.01)
+
+    def step(x):
+        loss = F.interpolate(layer(x), scale_factor=2.0, mode="nearest").square().mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        return loss.detach()
+
+    compiled = treadle.compile(step, options={"leave_unprofitable": False})
+    for rows in (2, 3, 4, 5):
+        x, before = torch.randn(rows, 3, 4, 4), copy.deepcopy(layer.state_dict())
+        got, after = compiled(x), copy.deepcopy(layer.state_dict())
+        layer.load_state_dict(before)
+        torch.testing.assert_close((got, after), (step(x), layer.state_dict()))
+    assert treadle.stats().graphs <= 2

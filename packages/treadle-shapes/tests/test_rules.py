@@ -130,6 +130,22 @@ def test_ceiling_division(a, b, known_values):
         assert evaluate(rules.ceildiv(a, b), values) == -(-evaluate(a, values) // evaluate(b, values))
 
 
+def test_factors():
+    assert rules.factors_of(8 * n) == {n}
+    assert rules.factors_of(n * n * m) == {n, m}
+    assert rules.factors_of(2 * n * i + 4 * m * i) == {i, n + 2 * m}
+    assert rules.factors_of(8 * z + 8) == {z + 1}
+    assert rules.factors_of(6) == frozenset()
+
+
+@settings(max_examples=EXAMPLES, deadline=None)
+@given(expressions, ranges_and_points())
+def test_an_expression_is_zero_where_one_of_its_factors_is(e, known_values):
+    _known, values = known_values
+    if isinstance(e, Expr):
+        assert (evaluate(e, values) == 0) == any(evaluate(factor, values) == 0 for factor in rules.factors_of(e))
+
+
 def test_bad_operands():
     with pytest.raises(DivisionByZeroError, match="the divisor is zero"):
         i % 0

@@ -78,13 +78,16 @@ def run_as_eager(
 def _call_like_eager(node: fx.Node, args: Any, kwargs: Any, mode: FakeTensorMode) -> Any:
     """Call the node's target with the composite kernels of C++, whose results alias what eager's alias (Python's `dropout` copies).
 
-    Some of them take no symbolic sizes (`matmul` before torch 2.13), or ask for sizes that are known only at run time (`pad`). Then
-    Python's kernels run.
+    Some of them take no symbolic sizes (`matmul` before torch 2.13), read them as plain numbers (`interpolate`), or ask for sizes that
+    are known only at run time (`pad`). Then Python's kernels run.
     """
+    mode.refuses_plain_sizes = True  # type: ignore[attr-defined]
     try:
         return call_node(node, args, kwargs, mode)
     except (Refusal, UnbackedError):
         if mode.shape_env is None:
             raise
+    finally:
+        mode.refuses_plain_sizes = False  # type: ignore[attr-defined]
     with symbolic_dispatch():
         return call_node(node, args, kwargs, mode)

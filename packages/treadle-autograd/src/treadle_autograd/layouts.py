@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from treadle_shapes.expr import as_powers
+from treadle_shapes.expr import factors_of
 from treadle_shapes.layouts import nested_extent
 from treadle_shapes.torch import Operator, env_of, raw_expr
 
@@ -131,5 +131,5 @@ def _is_made_of_sizes(stride: Any, sizes: Sequence[Any]) -> bool:
     env = env_of(stride)
     if env is None or not env.is_unbacked(raw_expr(stride)):
         return False
-    factors = {base for size in sizes if isinstance(size, torch.SymInt) for base in as_powers(raw_expr(size))}
-    return factors >= set(as_powers(raw_expr(stride)))
+    factors = frozenset().union(*[factors_of(raw_expr(size)) for size in sizes])
+    return factors >= factors_of(raw_expr(stride))

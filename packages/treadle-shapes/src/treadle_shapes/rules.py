@@ -191,6 +191,22 @@ def _divide_all(e: IntLike, factor: Expr) -> IntLike:
     return make_sum(result, const)
 
 
+def factors_of(e: IntLike) -> frozenset[Expr]:
+    """The factors of an expression, numbers left out: it is 0 only where one of them is.
+
+    8*n -> {n};  n*m*m -> {n, m};  2*n*k + 4*m*k -> {k, n + 2*m};  6 -> {}
+    """
+    if not isinstance(e, Expr):
+        return frozenset()
+    coefficients, const = as_terms(e)
+    number = gcd(const, *coefficients.values())
+    rest = make_sum({monomial: c // number for monomial, c in coefficients.items()}, const // number)
+    common = _common_factor(rest, rest)
+    if common is None:
+        return frozenset([rest] if isinstance(rest, Expr) else [])
+    return frozenset(as_powers(common)) | factors_of(_divide_all(rest, common))
+
+
 def quotient_of_quotient(a: IntLike, n: IntLike, known: KnownRanges) -> IntLike | None:
     """(x // m) // n == x // (m*n)  for n > 0"""
     if isinstance(a, Fn) and a.op == "floordiv" and known.lower(n) >= 1:

@@ -82,11 +82,16 @@ def _new_symbols(lowering: Lowering, val: Any, defines: bool) -> frozenset[Any]:
 
 
 def _unknown(lowering: Lowering, value: Any, defines: bool) -> frozenset[Any]:
-    """Unknown symbols of a number; those that its environment can write with known ones only count where a value is defined."""
+    """Unknown symbols of a number; those that its environment can write with known ones only count where they can be read from a value.
+
+    ``b[order]`` may have ``u + 1`` elements, of which a check before it says that they are 4; its operator would define the length
+    of ``b[mask]``.
+    """
     unknown = symbols_of(raw_number(value)) - lowering.symbols
     if not unknown:
         return unknown
-    if not defines and symbols_of(number_of(lowering, value)) <= lowering.symbols:
+    tells = defines and _symbol_and_factor(raw_number(value), whole=not isinstance(value, torch.SymInt)) is not None
+    if not tells and symbols_of(number_of(lowering, value)) <= lowering.symbols:
         return frozenset()
     env = env_of(value)
     return unknown if env is None else frozenset(s for s in unknown if s not in env.hints)
