@@ -22,7 +22,7 @@ from treadle_codegen.targets.cpp.columns import column_printer, why_not_columns
 from treadle_codegen.targets.cpp.entries import ERROR_SLOT
 from treadle_codegen.targets.cpp.load_unit import load_unit, threads_of
 from treadle_codegen.targets.cpp.numbers import render_numbers
-from treadle_codegen.targets.cpp.ops import MEMORY_TYPES, constant
+from treadle_codegen.targets.cpp.ops import C_TYPES, MEMORY_TYPES, constant
 from treadle_codegen.targets.cpp.section import SectionPrinter
 from treadle_codegen.targets.cpp.short_axes import ShortAxisPrinter, why_not_written_out
 from treadle_codegen.targets.cpp.strips import StripPrinter, why_not_strips
@@ -125,6 +125,8 @@ class Parts(NamedTuple):
 class CppRenderer:
     """C++ that the compiler vectorises, with OpenMP over outer loops when there is more than one thread."""
 
+    shares_constants = True
+
     def __init__(self, options: CodegenOptions) -> None:
         self.options = options
         self.threads = threads_of(options)
@@ -143,6 +145,8 @@ class CppRenderer:
         else:
             rendered, others = known
             rendered = replace(rendered, buffers=renamed(rendered.buffers, others, buffers), label=kernel.name)
+        if kernel.literals:
+            rendered = replace(rendered, literals=kernel.literals)
         return replace(rendered, bases=tuple([bases.get(b, 0) for b in rendered.buffers])) if bases else rendered
 
     def _render(self, kernel: Kernel, program: Program, tiling: CppTiling) -> RenderedKernel:
@@ -153,6 +157,7 @@ class CppRenderer:
         shared = _shared(program, memory)
         arguments = [_parameter(writer, b, parameters[b], b in shared) for b in memory]
         arguments += [f"{'double' if isinstance(n, FloatExpr) else 'i64'} {writer.names[n]}" for n in numbers]
+        arguments += [f"{C_TYPES[dtype]} c{k}" for k, (_, dtype) in enumerate(kernel.literals)]
         if writer.checks_bounds:
             arguments.append("i64* err")
             writer.lines.insert(0, "  int bad = 0;")
@@ -259,6 +264,7 @@ def _call(kernel: RenderedKernel, slots: dict[str, int], buffers: dict[str, Buff
     for number in kernel.numbers:
         slot = slots[slot_key(number)]
         arguments.append(f"*(const double*)(p + {slot})" if isinstance(number, FloatExpr) else f"(i64)p[{slot}]")
+    arguments += [constant(value, dtype) for value, dtype in kernel.literals]
     arguments += [f"(double*)(p + {slots[slot_key(result)]})" for result in kernel.results]
     if kernel.checks_bounds or kernel.may_doubt:
         arguments.append(f"(i64*)p[{ERROR_SLOT}]")
