@@ -5,6 +5,7 @@ Each takes the number of steps and gives a function and its arguments. Lengths a
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -184,6 +185,55 @@ def _diffusion(steps: int) -> Program:
     return sample, (torch.randn(8, 16), torch.randn(steps, 8, 16))
 
 
+def _float_schedule(steps: int) -> Program:
+    """DDIM steps with a small network, the schedule and the times as Python floats."""
+    net = nn.Sequential(nn.Linear(17, 64), nn.SiLU(), nn.Linear(64, 16))
+    product = [math.cos(0.5 * math.pi * (t + 0.5) / (steps + 1)) ** 2 for t in range(steps + 1)]
+
+    def sample(x: Tensor) -> Tensor:
+        for t in reversed(range(steps)):
+            a, b = product[t + 1], product[t]
+            noise = net(torch.cat([x, torch.full((x.shape[0], 1), (t + 1) / steps)], dim=1))
+            clean = (x - (1 - a) ** 0.5 * noise) / a**0.5
+            x = b**0.5 * clean.clamp(-3, 3) + (1 - b) ** 0.5 * noise
+        return x
+
+    return sample, (torch.randn(8, 16),)
+
+
+def _runge_kutta(steps: int) -> Program:
+    """Steps of the classical Runge-Kutta method for a driven oscillator, the time a Python float."""
+
+    def slope(t: float, y: Tensor, w: Tensor) -> Tensor:
+        return torch.tanh(y @ w) + math.sin(t) - 0.1 * t * y
+
+    def solve(y: Tensor, w: Tensor) -> Tensor:
+        h = 1.0 / steps
+        for n in range(steps):
+            t = n * h
+            k1 = slope(t, y, w)
+            k2 = slope(t + h / 2, y + h / 2 * k1, w)
+            k3 = slope(t + h / 2, y + h / 2 * k2, w)
+            k4 = slope(t + h, y + h * k3, w)
+            y = y + h / 6 * (k1 + 2 * k2 + 2 * k3 + k4)
+        return y
+
+    return solve, (torch.randn(8, 16), torch.randn(16, 16) / 4)
+
+
+def _descent(steps: int) -> Program:
+    """Gradient descent on a linear model, the learning rate warmed up and then decaying as a cosine."""
+
+    def fit(w: Tensor, x: Tensor, y: Tensor) -> Tensor:
+        for t in range(steps):
+            rate = 0.1 * min((t + 1) / 20, 0.5 * (1 + math.cos(math.pi * t / steps)))
+            gradient = x.T @ (torch.sigmoid(x @ w) - y) / x.shape[0]
+            w = w - rate * (gradient + 0.01 * w)
+        return w
+
+    return fit, (torch.randn(16, 4), torch.randn(32, 16), torch.rand(32, 4))
+
+
 SCENARIOS: Mapping[str, Scenario] = {
     "filter": Scenario(_filter, (250, 1000, 16000)),
     "recurrent": Scenario(_recurrent, (500, 2000, 5000)),
@@ -197,4 +247,7 @@ SCENARIOS: Mapping[str, Scenario] = {
     "crf training": Scenario(_crf, (128, 512), trains=True),
     "memory": Scenario(_memory, (64, 512)),
     "diffusion": Scenario(_diffusion, (200, 1000)),
+    "float schedule": Scenario(_float_schedule, (50, 200, 1000)),
+    "runge kutta": Scenario(_runge_kutta, (50, 200, 1000)),
+    "descent": Scenario(_descent, (50, 200, 1000)),
 }

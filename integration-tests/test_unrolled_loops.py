@@ -41,11 +41,9 @@ def kernels() -> Any:
     logger.setLevel(level)
 
 
-# Each step of diffusion has a time of its own, which is a constant of its kernels.
-ALIKE = [name for name in SCENARIOS if name != "diffusion"]
-FEW_STEPS = {name: 10 if name == "warping" else 40 for name in ALIKE}
+FEW_STEPS = {name: 10 if name == "warping" else 40 for name in SCENARIOS}
 # Autograd refuses programs that write over what they have read.
-TRAINED = ["recurrent", "neural ode", "sinkhorn", "viterbi", "memory"]
+TRAINED = ["recurrent", "neural ode", "sinkhorn", "viterbi", "memory", "float schedule", "runge kutta", "descent"]
 
 
 def check(name: str, steps: int, trains: bool) -> None:
@@ -80,7 +78,7 @@ def counts_of(name: str, trains: bool, kernels: Kernels) -> list[int]:
     return counts
 
 
-@pytest.mark.parametrize("name", [name for name in ALIKE if not SCENARIOS[name].trains])
+@pytest.mark.parametrize("name", [name for name in SCENARIOS if not SCENARIOS[name].trains])
 def test_kernels_of_unrolled_loops(name: str, kernels: Kernels) -> None:
     few, many = counts_of(name, False, kernels)
     assert many <= few + 6  # how the last kernels end depends on the number of steps

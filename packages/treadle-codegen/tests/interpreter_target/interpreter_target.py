@@ -46,6 +46,7 @@ class IRRenderer:
 
     parallel = False
     prelude = ""
+    shares_constants = False
 
     def __init__(self, options: CodegenOptions) -> None:
         self.calls = 0

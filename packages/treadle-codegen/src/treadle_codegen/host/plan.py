@@ -10,6 +10,7 @@ from treadle_codegen.ir.loops import BufferKind, Extern, Program, View, symbols_
 from treadle_codegen.schedule.fuse import Node
 from treadle_codegen.schedule.gather_numbers import is_number_step
 from treadle_codegen.schedule.kernel import Kernel
+from treadle_codegen.targets.constants import share_constants
 from treadle_codegen.targets.renderer import RenderedKernel, Renderer, Segment
 from treadle_codegen.targets.table_slots import slot_key
 from treadle_shapes.expr import IntLike
@@ -36,11 +37,11 @@ class ExecutionPlan:
 
 def make_plan(program: Program, nodes: Sequence[Node], renderer: Renderer) -> ExecutionPlan:
     """Render the kernels, group runs of them into segments, and number all that they take."""
-    kernels = {
-        k: renderer.render_kernel(node.item, program, node.choice)
-        for k, node in enumerate(nodes)
-        if isinstance(node.item, Kernel)
-    }
+    found = {k: (node.item, node.choice) for k, node in enumerate(nodes) if isinstance(node.item, Kernel)}
+    if renderer.shares_constants:
+        shared = share_constants(list(found.values()), program)
+        found = {k: (kernel, choice) for (k, (_, choice)), kernel in zip(found.items(), shared, strict=True)}
+    kernels = {k: renderer.render_kernel(kernel, program, choice) for k, (kernel, choice) in found.items()}
     numbers = {run.first: run for run in number_runs(program, nodes, kernels, renderer)}
     segments: list[Segment] = []
     segment_at: dict[int, Segment] = {}

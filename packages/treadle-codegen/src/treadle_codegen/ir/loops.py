@@ -110,7 +110,8 @@ class Store:
 class Instr:
     """One SSA instruction. `op` is a key of `ir.ops.OPS`; `args` are indices of earlier instructions.
 
-    `attr` by op: `load` Load, `store` Store, `const` the Python number, `index` an Expr (the integer value of an index expression),
+    `attr` by op: `load` Load, `store` Store, `const` the Python number (or a `targets.constants.ConstantArgument`),
+    `index` an Expr (the integer value of an index expression),
     `scalar` a FloatExpr over symbols (a float that the host computes once per call of the kernel),
     `reduce` the kind ("sum", "prod", "max", "min", "any", "all", "argmax", "argmin", or "dot" and "dot_tf32", which sum the products
     of two arguments: `ir.product`), `indirect_load`/`indirect_store` a

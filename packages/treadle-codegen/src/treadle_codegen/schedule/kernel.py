@@ -11,6 +11,9 @@ differences, normalise) over the columns. Loops with equal section axes share on
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
 
 from treadle_codegen.ir.loops import Axis, IntLike, Loop, scans
 from treadle_codegen.lower.indexing import linear
@@ -43,7 +46,10 @@ class Section:
 
 @dataclass(slots=True)
 class Kernel:
-    """A set of loops over shared outer axes. `loops` are in program order, over `OUTER_SYMBOLS` then `INNER_SYMBOLS`."""
+    """A set of loops over shared outer axes. `loops` are in program order, over `OUTER_SYMBOLS` then `INNER_SYMBOLS`.
+
+    literals: the numbers that its `ConstantArgument`s stand for, with their dtypes (`targets.constants`).
+    """
 
     outer: tuple[Axis, ...]
     sections: list[Section]
@@ -52,6 +58,7 @@ class Kernel:
     is_backward: bool = (
         False  # whether its outer points, which come in any order, should come from the last to the first
     )
+    literals: tuple[tuple[Any, torch.dtype], ...] = ()
 
     @property
     def name(self) -> str:

@@ -25,7 +25,7 @@ def rebased(kernel: Kernel) -> tuple[Kernel, Mapping[str, int]]:
     moved = {id(loop): _moved(loop, bases) for loop in kernel.loops}
     sections = [Section(section.axes, [moved[id(m)] for m in section.members]) for section in kernel.sections]
     loops = [moved[id(loop)] for loop in kernel.loops]
-    return Kernel(kernel.outer, sections, loops, kernel.locals, kernel.is_backward), bases
+    return Kernel(kernel.outer, sections, loops, kernel.locals, kernel.is_backward, kernel.literals), bases
 
 
 def _bases(kernel: Kernel) -> dict[str, int]:

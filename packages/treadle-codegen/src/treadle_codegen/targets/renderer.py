@@ -8,6 +8,8 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+import torch
+
 from treadle_codegen.ir.loops import BoolExpr, Buffer, Check, Expr, Extern, FloatExpr, Instr, Loop, Program
 from treadle_codegen.schedule.access import loop_reads, loop_writes
 from treadle_codegen.schedule.kernel import Kernel
@@ -27,6 +29,7 @@ class RenderedKernel:
     results: the numbers that it puts into the table (`NumberGroup`).
     may_doubt: whether it may report `DOUBTFUL`.
     bases: the elements that its buffers are counted from (`rebase`); empty for the first of each.
+    literals: constants that it takes as arguments, with their dtypes (`Kernel.literals`).
     """
 
     function: str
@@ -40,6 +43,7 @@ class RenderedKernel:
     results: tuple[FloatExpr, ...] = ()
     may_doubt: bool = False
     bases: tuple[int, ...] = ()
+    literals: tuple[tuple[Any, torch.dtype], ...] = ()
 
     def constants(self, values: Collection[Any]) -> frozenset[Any]:
         """The numbers among `values` that the kernel takes and that may become constants of it."""
@@ -75,10 +79,12 @@ class Renderer(Protocol):
 
     parallel: whether several workers share a kernel's outer loop, so that fusion should keep one.
     prelude: what every unit begins with; logs leave it out.
+    shares_constants: whether kernels that differ in constants alone should be one that takes them as arguments (`constants`).
     """
 
     parallel: bool
     prelude: str
+    shares_constants: bool
 
     def render_kernel(self, kernel: Kernel, program: Program, choice: Any = None) -> RenderedKernel:
         """The text of one kernel. `choice`: one of the tilings that a renderer which can be tuned offers (`tune.Choices`)."""

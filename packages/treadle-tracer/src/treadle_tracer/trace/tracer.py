@@ -179,6 +179,7 @@ class Tracer:
             self.graph.separation = WriteSeparation(self.is_protected)
         self._inline, self._run_body = inline, run_body
         self._fakes: dict[int, TensorValue] = {}
+        self._of_node: dict[fx.Node, list[TensorValue]] = {}  # those that a call gives, or gave when they were noted
         self._stores_globals = False
         self._trace_lines: dict[tuple[str, int, str], str] = {}
         self._states: dict[Any, tuple[Any, Any]] = {}
@@ -351,11 +352,18 @@ class Tracer:
     def new_tensor(self, node: fx.Node, fake: torch.Tensor) -> TensorValue:
         made = TensorValue(node, fake)
         self._fakes[id(fake)] = made
+        self._of_node.setdefault(node, []).append(made)
         return made
+
+    def note_node(self, value: TensorValue) -> None:
+        """The tensor's node is another one from here on."""
+        if value.known_node is not None:
+            self._of_node.setdefault(value.known_node, []).append(value)
 
     def adopt(self, value: TensorValue) -> None:
         """Let the tensor's fake stand for this Value from here on."""
         self._fakes[id(value.fake)] = value
+        self.note_node(value)
 
     def tensor_of_fake(self, fake: torch.Tensor) -> TensorValue | None:
         found = self._fakes.get(id(fake))
@@ -516,10 +524,11 @@ class Tracer:
 
     def forget_tensors(self, gone: set[fx.Node]) -> None:
         """The nodes of these tensors have been taken out of the graph: nothing can use the tensors any more."""
-        for key, value in list(self._fakes.items()):
+        for value in [value for node in gone for value in self._of_node.pop(node, ())]:
             if value.known_node in gone:
                 value.leave_graph()
-                del self._fakes[key]
+                if self._fakes.get(id(value.fake)) is value:
+                    del self._fakes[id(value.fake)]
 
     @property
     def runs_in_order(self) -> bool:

@@ -34,7 +34,7 @@ def assign_data(tx: TraceContext, owner: Any, value: Any) -> None:
         tx.mutations.begin_write()
         # Unlike `detach()`, `.data` has a version counter of its own, as the owner keeps its own.
         taken: Any = tx.run_in_graph("call_function", getattr, [value, Constant("data")], {})
-        owner.stand_for(taken.node(tx), taken.fake)
+        owner.stand_for(tx, taken.node(tx), taken.fake)
         tx.adopt(owner)
     else:
         taken = tx.run_in_graph("call_method", "detach", [value], {})

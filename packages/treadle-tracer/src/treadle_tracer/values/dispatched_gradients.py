@@ -89,7 +89,7 @@ def record(tx: TraceContext, name: str, inputs: Pairs, outputs: Pairs, call: Dif
     place = tx.stack_trace()
     node = tx.graph.call("call_function", gradient, (*map(tuple, groups), tuple(kept)), {}, found, place)
     for k, value in enumerate(results):
-        value.follow(tx.graph.call("call_function", operator.getitem, (node, k), {}, value.fake, place))
+        value.follow(tx, tx.graph.call("call_function", operator.getitem, (node, k), {}, value.fake, place))
 
 
 @dataclass

@@ -100,13 +100,15 @@ class TensorValue(Value):
         """The node has been taken out of the graph, with the function that made it."""
         self._node = None
 
-    def follow(self, node: fx.Node) -> None:
+    def follow(self, tx: TraceContext, node: fx.Node) -> None:
         """`node` gives the tensor from here on: the same object, with another history."""
         self._node = node
+        tx.note_node(self)
 
-    def stand_for(self, node: fx.Node, fake: torch.Tensor) -> None:
+    def stand_for(self, tx: TraceContext, node: fx.Node, fake: torch.Tensor) -> None:
         """`node` gives the tensor from here on, with other metadata."""
         self._node, self._history, self.fake = node, None, fake
+        tx.note_node(self)
 
     @property
     def known_node(self) -> fx.Node | None:

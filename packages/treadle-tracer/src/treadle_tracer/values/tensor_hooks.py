@@ -64,7 +64,7 @@ def register_hook(tx: TraceContext, owner: TensorValue, args: list[Value], kwarg
         raise Unsupported("tensor-method", f"register_hook of {owner.describe()}: {why_not}")
     hooked = tx.wrap_known(Hooked).get_attr(tx, "apply").call(tx, [owner, args[0]], {})
     assert isinstance(hooked, TensorValue)
-    owner.follow(hooked.node(tx))
+    owner.follow(tx, hooked.node(tx))
     owner.hooked_at = tx.frames[0].at
     return HookHandle()
 

@@ -667,6 +667,9 @@ class TraceContext(LooksUp, Protocol):
         """Inside, a function is traced that a transform of `torch.func` calls."""
         ...
 
+    def note_node(self, value: Value) -> None:
+        """The tensor's node is another one from here on."""
+
     def forget_tensors(self, gone: set[fx.Node]) -> None:
         """The nodes of these tensors have been taken out of the graph."""
 

@@ -8,6 +8,7 @@ from torch.func import grad, jvp, vjp, vmap
 
 from treadle_tracer import Unsupported
 from treadle_tracer.trace.driver import trace_function
+from treadle_tracer.values.tensor import TensorValue
 
 W = torch.randn(4, 4)
 
@@ -112,3 +113,27 @@ def test_what_is_no_node(program, code):
         trace_function(program, (torch.randn(3, 4),))
     assert error.value.code == code
     assert torch.is_grad_enabled()
+
+
+def test_what_a_step_of_a_loop_costs_does_not_grow_with_the_steps(monkeypatch):
+    asked = 0
+    known_node = TensorValue.known_node.fget
+
+    def counted(value):
+        nonlocal asked
+        asked += 1
+        return known_node(value)
+
+    def descent(x, steps):
+        for _ in range(steps):
+            x = x - grad(lambda x: (x @ W).sin().sum())(x)
+        return x
+
+    monkeypatch.setattr(TensorValue, "known_node", property(counted))
+    counts = []
+    for steps in (10, 20, 40):
+        asked = 0
+        _, found = traced(lambda x, steps=steps: descent(x, steps), torch.ones(4))
+        torch.testing.assert_close(found, descent(torch.ones(4), steps))
+        counts.append(asked)
+    assert counts[2] - counts[1] == 2 * (counts[1] - counts[0]) > 0

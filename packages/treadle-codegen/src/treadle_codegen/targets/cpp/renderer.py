@@ -19,11 +19,11 @@ from treadle_codegen.schedule.positions import checks_positions
 from treadle_codegen.targets.cpp.build import compile_flags
 from treadle_codegen.targets.cpp.chunks import LANES, ChunkPrinter, rows_with_tails, why_not_chunks
 from treadle_codegen.targets.cpp.columns import column_printer, why_not_columns
-from treadle_codegen.targets.cpp.entries import ERROR_SLOT
 from treadle_codegen.targets.cpp.load_unit import load_unit, threads_of
 from treadle_codegen.targets.cpp.numbers import render_numbers
-from treadle_codegen.targets.cpp.ops import MEMORY_TYPES, constant
+from treadle_codegen.targets.cpp.ops import C_TYPES, MEMORY_TYPES, constant
 from treadle_codegen.targets.cpp.section import SectionPrinter
+from treadle_codegen.targets.cpp.segments import segment_text
 from treadle_codegen.targets.cpp.short_axes import ShortAxisPrinter, why_not_written_out
 from treadle_codegen.targets.cpp.strips import StripPrinter, why_not_strips
 from treadle_codegen.targets.cpp.tiles import TilePrinter, why_not_tiles
@@ -34,12 +34,10 @@ from treadle_codegen.targets.cpp.vector_math import definitions
 from treadle_codegen.targets.rebase import rebased
 from treadle_codegen.targets.renderer import NumberGroup, RenderedKernel, Segment, function_name, numbers_of
 from treadle_codegen.targets.structure import renamed, structure_of
-from treadle_codegen.targets.table_slots import slot_key
 from treadle_shapes.expr import Range, Symbol, simplify, to_cpp
 
 PRELUDE = Path(__file__).with_name("prelude.hpp")
 _PARALLEL_WORK = 1 << 14  # fewer points than this are not worth waking threads for
-_MANY_CALLS = 500  # 2,000 steps of a recurrent cell, 6,000 calls: g++ takes 4.8 s, and 2.5 s with `LONG_SEGMENT`
 
 
 @dataclass(slots=True)
@@ -125,6 +123,8 @@ class Parts(NamedTuple):
 class CppRenderer:
     """C++ that the compiler vectorises, with OpenMP over outer loops when there is more than one thread."""
 
+    shares_constants = True
+
     def __init__(self, options: CodegenOptions) -> None:
         self.options = options
         self.threads = threads_of(options)
@@ -143,6 +143,8 @@ class CppRenderer:
         else:
             rendered, others = known
             rendered = replace(rendered, buffers=renamed(rendered.buffers, others, buffers), label=kernel.name)
+        if kernel.literals:
+            rendered = replace(rendered, literals=kernel.literals)
         return replace(rendered, bases=tuple([bases.get(b, 0) for b in rendered.buffers])) if bases else rendered
 
     def _render(self, kernel: Kernel, program: Program, tiling: CppTiling) -> RenderedKernel:
@@ -153,6 +155,7 @@ class CppRenderer:
         shared = _shared(program, memory)
         arguments = [_parameter(writer, b, parameters[b], b in shared) for b in memory]
         arguments += [f"{'double' if isinstance(n, FloatExpr) else 'i64'} {writer.names[n]}" for n in numbers]
+        arguments += [f"{C_TYPES[dtype]} c{k}" for k, (_, dtype) in enumerate(kernel.literals)]
         if writer.checks_bounds:
             arguments.append("i64* err")
             writer.lines.insert(0, "  int bad = 0;")
@@ -219,9 +222,7 @@ class CppRenderer:
         kernels = "".join(parts[1:])
         parts[1:1] = [definitions(kernels), fmod_definitions(kernels), turn_definitions(kernels)]
         for segment in segments:
-            calls = "".join(f"  {_call(kernel, slots, buffers)}  // {kernel.label}\n" for kernel in segment.kernels)
-            attribute = "LONG_SEGMENT " if len(segment.kernels) > _MANY_CALLS else ""
-            parts.append(f'extern "C" {attribute}void {segment.name}(void** p) {{\n{calls}}}\n')
+            parts.append(segment_text(segment, slots, buffers))
         return "\n".join(parts)
 
     def load(
@@ -250,19 +251,6 @@ def _parameter(writer: KernelWriter, buffer: str, name: str, is_shared: bool) ->
     const = "" if buffer in writer.written else "const "
     restrict = "" if is_shared else "__restrict__ "
     return f"{const}{MEMORY_TYPES[writer.buffers[buffer].dtype]}* {restrict}{name}"
-
-
-def _call(kernel: RenderedKernel, slots: dict[str, int], buffers: dict[str, Buffer]) -> str:
-    arguments = [f"({MEMORY_TYPES[buffers[b].dtype]}*)p[{slots[b]}]" for b in kernel.buffers]
-    if kernel.bases:
-        arguments = [f"{a} + {base}" if base else a for a, base in zip(arguments, kernel.bases, strict=True)]
-    for number in kernel.numbers:
-        slot = slots[slot_key(number)]
-        arguments.append(f"*(const double*)(p + {slot})" if isinstance(number, FloatExpr) else f"(i64)p[{slot}]")
-    arguments += [f"(double*)(p + {slots[slot_key(result)]})" for result in kernel.results]
-    if kernel.checks_bounds or kernel.may_doubt:
-        arguments.append(f"(i64*)p[{ERROR_SLOT}]")
-    return f"{kernel.function}({', '.join(arguments)});"
 
 
 def _work(kernel: Kernel) -> int:

@@ -14,6 +14,7 @@ from treadle_codegen.ir.product import varies_along
 from treadle_codegen.schedule.access import loop_writes, split_index, step_along
 from treadle_codegen.schedule.kernel import Section
 from treadle_codegen.schedule.positions import checks_positions, lies_inside, positions_to_check
+from treadle_codegen.targets.constants import ConstantArgument
 from treadle_codegen.targets.cpp.far_loads import far_loads
 from treadle_codegen.targets.cpp.ops import (
     C_TYPES,
@@ -413,7 +414,7 @@ class SectionPrinter(InstructionWriter):
             place = self._indirect(instr.attr, args)
             return read_memory(f"({' && '.join(filled)} ? {place} : 0)" if filled else place, dtype)
         if op == "const":
-            return constant(instr.attr, dtype)
+            return f"c{instr.attr.number}" if isinstance(instr.attr, ConstantArgument) else constant(instr.attr, dtype)
         if op == "index":
             return self.writer.index(instr.attr)
         if op == "scalar":

@@ -79,6 +79,7 @@ class TritonRenderer:
     """Triton text. `load_unit(source, names, options, background=...)` builds and loads it."""
 
     parallel = True
+    shares_constants = False  # a launch costs more than a compile saves
 
     def __init__(self, options: CodegenOptions, load_unit: Load, head: str = _HEAD) -> None:
         self.options = options

@@ -255,7 +255,9 @@ class _Call:
         node = self.tx.graph.call("call_function", gradient, (*nodes, tuple(self.kept)), {}, found, trace)
         for k, value in enumerate(outputs):
             assert found[k] is value.fake
-            value.follow(self.tx.graph.call("call_function", operator.getitem, (node, k), {}, value.fake, trace))
+            value.follow(
+                self.tx, self.tx.graph.call("call_function", operator.getitem, (node, k), {}, value.fake, trace)
+            )
 
     # ---- the backward body
 
