@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 from aten_capture import capture
+from dynamic_cases import capture_dynamic
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -131,6 +132,20 @@ def at_data(x: torch.Tensor) -> torch.Tensor:
 def test_what_may_be_read_is_computed(fn: Callable[[torch.Tensor], torch.Tensor]) -> None:
     before, after = check(fn, torch.randn(6, 7))
     assert after == before
+
+
+def test_a_part_of_unknown_size_is_computed() -> None:
+    def padded(x: torch.Tensor) -> torch.Tensor:
+        y = torch.zeros(6, 7)
+        return torch.ops.aten.slice_scatter(
+            y, torch.ops.aten.slice_scatter(y[: x.shape[0]], x, 1, 0, x.shape[1]), 0, 0, x.shape[0]
+        )
+
+    graph, _ = capture_dynamic(padded, lambda n, m: [(n, m)], (4, 5))
+    program = lower_graph(graph)
+    steps = list(program.steps)
+    leave_out_overwritten(program, COSTS)
+    assert program.steps == steps
 
 
 def test_small_parts_are_not_worth_a_loop() -> None:

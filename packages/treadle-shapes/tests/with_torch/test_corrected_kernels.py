@@ -199,3 +199,40 @@ def test_gradients_of_resampling_have_the_layout_of_eager_under_symbolic_sizes(n
     narrow = fake_like(mode, grad[:, :2])
     with mode, pytest.raises(RuntimeError, match="same shape as output"):
         gradient(narrow, grad.shape[2:], list(x.shape), *rest)
+
+
+NEAREST = {
+    "upsample_nearest1d": 1,
+    "upsample_nearest2d": 2,
+    "upsample_nearest3d": 3,
+    "_upsample_nearest_exact1d": 1,
+    "_upsample_nearest_exact2d": 2,
+    "_upsample_nearest_exact3d": 3,
+}
+
+
+@pytest.mark.parametrize(("batch", "channels"), [(0, 3), (0, 0), (2, 0)])
+@pytest.mark.parametrize("channels_last", [False, True])
+@pytest.mark.parametrize("name", NEAREST)
+def test_nearest_neighbours_of_no_images_are_those_of_eager_under_symbolic_sizes(name, channels_last, batch, channels):
+    dims = NEAREST[name]
+    op = getattr(torch.ops.aten, name).default
+    layout = {2: torch.channels_last, 3: torch.channels_last_3d}.get(dims) if channels_last else None
+    real = torch.empty(batch, channels, *range(4, 4 + dims), memory_format=layout or torch.contiguous_format)
+    env = ShapeEnv()
+    mode = fake_mode(shape_env=fake_shape_env(env))
+    symbols = [env.create_symbol(n, f"s{n}") for n in range(4, 4 + dims)]
+    x = fake_tensor(mode, real, (None, None, *symbols))
+    target = list(range(8, 8 + dims))
+    if not channels:
+        with pytest.raises(RuntimeError, match="Non-empty .*D data tensor expected"):
+            op(real, target, *[None] * dims)
+        with mode, pytest.raises(RuntimeError, match="Non-empty .*D data tensor expected"):
+            op(x, target, *[None] * dims)
+        return
+    expected = op(real, target, *[None] * dims)
+    with mode:
+        result = op(x, target, *[None] * dims)
+    values = {symbol: n for n, symbol in enumerate(symbols, 4)}
+    assert [evaluate(expr_of(n), values) for n in result.shape] == list(expected.shape)
+    assert [evaluate(expr_of(n), values) for n in result.stride()] == list(expected.stride())

@@ -14,6 +14,8 @@
 - packed sequences: PyTorch's fake kernel gives the packed rows the size of the padded steps, and the counts the dtype of the rows
   (torch 2.11 to 2.13). How many rows there are, and how many counts, only the lengths tell (aten/src/ATen/native/PackedSequence.cpp).
 
+- nearest neighbours of no images: PyTorch's fake kernels hand a size to `torch._check`, which takes truth values alone, where the batch is
+  empty and the sizes are symbolic (torch 2.11 to 2.13).
 - gradients of resampling: PyTorch has fake kernels in C++ for most of them, which take no symbolic sizes (torch 2.11 to 2.13).
 
 `batch_norm` and `recurrent_layers` correct decompositions, not fake kernels. `patches` installs them.
@@ -279,6 +281,24 @@ def _ctc_loss_backward(
         return log_probs.new_empty(log_probs.shape)
 
 
+# -- resampling ----------------------------------------------------------------------------------------------------------
+
+
+def _nearest_neighbours(mode: Any, func: Any, x: torch.Tensor, output_size: Any, *scales: Any, **named: Any) -> Any:
+    """The result for an empty input. PyTorch's kernel answers for all others, and for a wrong number of dimensions."""
+    if x.dim() != len(output_size) + 2 or not any(type(size) is int and size == 0 for size in x.shape):
+        return NotImplemented
+    if any(size == 0 for size in x.shape[1:]):
+        raise RuntimeError(f"Non-empty {x.dim()}D data tensor expected but got a tensor with sizes {list(x.shape)}")
+    torch._check(
+        all(size > 0 for size in output_size),
+        lambda: f"Input and output sizes should be greater than 0, but got output size {list(output_size)}",
+    )
+    with mode:
+        result = x.new_empty((*x.shape[:2], *output_size))
+        return result.contiguous(memory_format=suggest_memory_format(x))
+
+
 # -- gradients of resampling -------------------------------------------------------------------------------------------
 
 
@@ -330,6 +350,7 @@ def kernels() -> dict[Any, Callable[..., Any]]:
     found |= dict.fromkeys(corrected_by("packed sequences"), _packed_sequence)
     found |= dict.fromkeys(corrected_by("connectionist losses"), _ctc_loss)
     found |= dict.fromkeys(corrected_by("gradients of connectionist losses"), _ctc_loss_backward)
+    found |= dict.fromkeys(corrected_by("nearest neighbours of no images"), _nearest_neighbours)
     found |= dict.fromkeys(corrected_by("gradients of resampling"), _resampling_gradient)
     found |= dict.fromkeys(corrected_by("formats of resampling gradients"), _formatted_resampling_gradient)
     correcting = {"view strides": _view, "layouts of convolutions": _convolution, "sizes of slices": _slice}

@@ -20,6 +20,7 @@ from treadle_tracer.values import numpy_numbers
 from treadle_tracer.values.array_options import dtype_option, index_option, is_absent, is_no_value
 from treadle_tracer.values.array_warnings import note_flag, note_not_finite
 from treadle_tracer.values.arrays import ArrayValue, array_of, constant_array, in_graph, numpy_module, torch_dtype
+from treadle_tracer.values.arrays_of_numbers import array_of_number, array_of_numbers, has_changing_numbers
 from treadle_tracer.values.backwards_view import BackwardsView, forwards
 from treadle_tracer.values.base import NONE, Constant, LazyValue, is_none
 from treadle_tracer.values.constants import is_numpy_scalar
@@ -80,12 +81,22 @@ def as_array(tx: TraceContext, value: Value) -> ArrayValue:
         items = [item.force(tx) if isinstance(item, LazyValue) else item for item in value.items]
         if any(isinstance(item, (ArrayValue, BackwardsView, TensorValue)) for item in items):
             return _stacked(tx, [as_array(tx, item) for item in items])
+        if any(has_changing_numbers(tx, item) for item in items):
+            are_rows = any(isinstance(item, Sequence) for item in items)
+            return _stacked(tx, [as_array(tx, item) for item in items]) if are_rows else array_of_numbers(tx, items)
         value = Constant([_plain(tx, item) for item in value.items])
+    elif has_changing_numbers(tx, value):
+        return array_of_number(tx, value)
     if isinstance(value, NumpyNumber):
         value = value.fixed(tx)
     if not value.is_constant():
         raise Unsupported("numpy", f"an array of {value.describe()}")
-    return constant_array(tx, numpy_module().asarray(value.constant()))
+    given = value.constant()
+    try:
+        real = numpy_module().asarray(given)
+    except (ValueError, TypeError, OverflowError) as error:  # the program's affair: it makes the call
+        raise Unsupported("numpy", f"NumPy refuses an array: {error}") from None
+    return constant_array(tx, real)
 
 
 def _plain(tx: TraceContext, item: Value) -> Any:

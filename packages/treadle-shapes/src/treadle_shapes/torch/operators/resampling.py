@@ -15,6 +15,13 @@ families(
     """
     upsample_nearest1d upsample_nearest2d upsample_nearest3d
     _upsample_nearest_exact1d _upsample_nearest_exact2d _upsample_nearest_exact3d
+    """,
+    kind=Kind.RESAMPLING,
+    preserved=True,
+    fake_correction="nearest neighbours of no images",
+)
+families(
+    """
     upsample_linear1d upsample_bilinear2d upsample_trilinear3d upsample_bicubic2d
     """,
     kind=Kind.RESAMPLING,

@@ -1,0 +1,90 @@
+"""Arrays that are made of numbers which differ from call to call: as eager's, and made by one graph."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from array_programs import look
+from compile_runs import compiled, item
+
+np = pytest.importorskip("numpy", "2.0")
+
+PROGRAMS = {
+    "mean": lambda x, numbers: np.mean(numbers),
+    "deviation": lambda x, numbers: np.std(numbers),
+    "sum and maximum": lambda x, numbers: (np.sum(numbers), np.max(numbers)),
+    "array": lambda x, numbers: np.asarray(numbers),
+    "of another dtype": lambda x, numbers: np.array(numbers, dtype=np.float32),
+    "among constants": lambda x, numbers: np.array([numbers[0], 1, 2.5, True]),
+    "rows": lambda x, numbers: np.array([numbers, [1, 2, 3]]),
+    "rows of one": lambda x, numbers: np.array([[number] for number in numbers]),
+    "one number": lambda x, numbers: np.asarray(numbers[0]) + np.ones(2),
+    "scalars of NumPy": lambda x, numbers: np.mean([np.float64(number) for number in numbers]),
+    "written to": lambda x, numbers: np.add(np.asarray(numbers), 1, out=np.zeros(3)),
+}
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_floats_that_change_recompile_once(name):
+    def run(x, numbers):
+        return x * 2, PROGRAMS[name](x, numbers)
+
+    fast, said = compiled(run)
+    for seed in range(6):
+        numbers = torch.rand(3, generator=torch.Generator().manual_seed(seed), dtype=torch.float64).tolist()
+        x = torch.ones(2)
+        (doubled, found), (expected_doubled, expected) = fast(x, numbers), run(x, numbers)
+        assert torch.equal(doubled, expected_doubled)
+        assert look(found) == look(expected)
+    assert len(said.graphs) == 2 and said.breaks == []
+
+
+def test_the_mean_of_losses_behind_a_break():
+    def run(x):
+        losses = []
+        for k in range(3):
+            losses.append(item((x * k).sum()))
+        return x + 1, np.mean(losses), {"loss": np.mean(losses[:2])}
+
+    fast, said = compiled(run)
+    found = [fast(torch.full((2,), float(k))) for k in range(9)]
+    for k, (plus, mean, named) in enumerate(found):
+        assert torch.equal(plus, torch.full((2,), k + 1.0))
+        assert look([mean, named["loss"]]) == look([np.float64(2.0 * k), np.float64(k)])
+    graphs = len(said.graphs)
+    fast(torch.full((2,), 20.0))
+    assert len(said.graphs) == graphs and said.skips == []
+
+
+def test_arrays_of_sizes_are_constants():
+    def run(x):
+        return x.reshape(int(np.prod([x.shape[0], x.shape[1]])))
+
+    fast, said = compiled(run, fullgraph=True)
+    for rows in (2, 3, 5):
+        assert fast(torch.ones(rows, 2)).shape == (rows * 2,)
+
+
+def test_rows_of_different_lengths_are_refused():
+    def run(x, numbers):
+        return x + np.array([numbers, numbers[:2]])
+
+    fast, _ = compiled(run)
+    for seed in range(3):
+        numbers = torch.rand(3, generator=torch.Generator().manual_seed(seed)).tolist()
+        with pytest.raises(ValueError, match="inhomogeneous shape") as expected:
+            run(torch.ones(2), numbers)
+        with pytest.raises(ValueError, match="inhomogeneous shape") as found:
+            fast(torch.ones(2), numbers)
+        assert str(found.value) == str(expected.value)
+
+
+def test_many_numbers_are_left_to_numpy():
+    def run(x, numbers):
+        return x * 2, np.mean(numbers)
+
+    fast, said = compiled(run)
+    for seed in range(5):
+        numbers = torch.rand(300, generator=torch.Generator().manual_seed(seed), dtype=torch.float64).tolist()
+        assert look(fast(torch.ones(2), numbers)[1]) == look(np.mean(numbers))
+    assert len(said.graphs) <= 4
