@@ -9,6 +9,7 @@ from __future__ import annotations
 import collections
 import functools
 import sys
+import threading
 from collections.abc import Iterable
 from types import FunctionType, GetSetDescriptorType, MappingProxyType, MemberDescriptorType
 from typing import Any
@@ -89,11 +90,22 @@ def own_dict(obj: Any) -> dict[str, Any] | None:
             return partial_dict(obj)
         found: Any = namespace_of(cls).get("__dict__")
         if type(found) is GetSetDescriptorType or type(found) is MemberDescriptorType:
-            return found.__get__(obj)
+            return thread_dict(obj) if is_thread_local(type(obj)) else found.__get__(obj)
     try:
         return getattr(obj, "__dict__", None)
     except ReferenceError:  # a weak proxy of what is gone
         return None
+
+
+def is_thread_local(cls: type) -> bool:
+    """Whether instances keep attributes in a dict of each thread. Those of a subclass have one of their own too, which nothing uses."""
+    return is_subtype(cls, threading.local)
+
+
+def thread_dict(obj: threading.local) -> dict[str, Any]:
+    """The attributes of a thread local in this thread, which may run `__init__`."""
+    found: dict[str, Any] = threading.local.__getattribute__(obj, "__dict__")
+    return found
 
 
 def partial_dict(obj: functools.partial[Any]) -> dict[str, Any] | None:

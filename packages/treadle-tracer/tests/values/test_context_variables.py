@@ -19,7 +19,33 @@ class OfThread(threading.local):
         self.start = 5
 
 
+class Counter(threading.local):
+    step = 2  # of the class: the same in all threads
+
+    def __init__(self, start):
+        self.count = start
+        self.history = []
+
+    @property
+    def doubled(self):
+        return self.count * 2
+
+    def advance(self, x):
+        self.count += self.step
+        self.history.append(self.count)
+        return x * self.doubled
+
+
+class Recorder(threading.local):
+    active = None
+
+    def __getattr__(self, name):
+        return 7 if name == "missing" else super().__getattribute__(name)
+
+
 OF_THREAD = OfThread()
+COUNTER = Counter(3)
+RECORDER = Recorder()
 
 
 def set_and_reset(x):
@@ -90,6 +116,24 @@ def local_dict(x):
 def of_a_subclass(x):
     OF_THREAD.start += 1
     return x + OF_THREAD.start, hasattr(OF_THREAD, "start")
+
+
+def by_a_method(x):
+    y = COUNTER.advance(x)
+    return y, sorted(vars(COUNTER)), COUNTER.__dict__["count"], len(COUNTER.history)
+
+
+def with_defaults_of_the_class(x):
+    recorder = RECORDER.active
+    if recorder is None:
+        RECORDER.active = [1]
+        return x + RECORDER.missing
+    recorder.append(2)
+    found = getattr(RECORDER, "other", 5)
+    RECORDER.other = len(recorder)
+    if len(recorder) > 2:
+        del RECORDER.active
+    return x * len(recorder) + found
 
 
 def in_a_copy(x):
@@ -179,7 +223,8 @@ def _outcomes(run):
     def calls():
         for number in range(4):
             found.append(_plain(run(torch.full((2,), float(number)))))
-            found.append([SCALE.get(), _plain(UNSET.get(None)), dict(vars(LOCAL)), dict(vars(OF_THREAD))])
+            found.append([SCALE.get(), _plain(UNSET.get(None)), dict(vars(LOCAL))])
+            found.append([dict(vars(local)) for local in (OF_THREAD, COUNTER, RECORDER)])
 
     def in_a_context():
         contextvars.Context().run(calls)
@@ -190,6 +235,8 @@ def _outcomes(run):
         thread.join()
     vars(LOCAL).clear()
     OF_THREAD.start = 5
+    COUNTER.__init__(3)
+    vars(RECORDER).clear()
     in_a_context()
     return found
 
@@ -206,6 +253,8 @@ PROGRAMS = (
     local_dict,
     broken,
     of_a_subclass,
+    by_a_method,
+    with_defaults_of_the_class,
     in_a_copy,
     copied_after_a_write,
     raised_in_a_copy,
@@ -216,7 +265,6 @@ PROGRAMS = (
 )
 BREAKING = (
     broken,
-    of_a_subclass,
     broken_in_a_copy,
     copy_across_a_break,
     token_of_another_context,

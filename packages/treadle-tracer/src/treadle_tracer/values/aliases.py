@@ -9,8 +9,9 @@ import torch
 from treadle_tracer.by_identity import IdentityDict, unique
 from treadle_tracer.class_facts import is_subtype, own_dict
 from treadle_tracer.errors import Unsupported
-from treadle_tracer.source import ConstSource, GlobalsSource, OwnDictSource
+from treadle_tracer.source import ConstSource, GlobalsSource
 from treadle_tracer.values.base import ConcreteValue
+from treadle_tracer.values.class_lookup import own_dict_source
 from treadle_tracer.values.generic_alias import GenericAlias
 from treadle_tracer.values.value import Value
 
@@ -187,4 +188,4 @@ def _own_dict_source(value: Value) -> Source | None:
     obj: Any = getattr(value, "obj", None)
     if obj is None or isinstance(value, ConcreteValue) or value.source is None or not isinstance(own_dict(obj), dict):
         return None
-    return OwnDictSource(value.source)
+    return own_dict_source(value.python_type(), value.source)

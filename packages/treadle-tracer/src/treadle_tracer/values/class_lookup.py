@@ -10,9 +10,16 @@ import types
 from typing import TYPE_CHECKING, Any, Protocol
 
 from treadle_tracer.by_identity import classes_after, is_one_of
-from treadle_tracer.class_facts import is_subtype, mro_of, namespace_of, qualname_of
+from treadle_tracer.class_facts import is_subtype, is_thread_local, mro_of, namespace_of, qualname_of
 from treadle_tracer.guard_callables import GuardCallable
-from treadle_tracer.source import ConstSource, HiddenDictSource, InstanceDictSource
+from treadle_tracer.source import (
+    AttrSource,
+    ConstSource,
+    DictItemSource,
+    HiddenDictSource,
+    InstanceDictSource,
+    OwnDictSource,
+)
 from treadle_tracer.weakly import class_may_change
 
 if TYPE_CHECKING:
@@ -97,9 +104,16 @@ def is_named_tuple(cls: type) -> bool:
     return any(find_in_mro(mro_of(cls), name)[1] is not None for name in ("_fields", "n_sequence_fields"))
 
 
+def own_dict_source(cls: type, source: Source) -> Source:
+    """Where an instance of the class has its attributes."""
+    return AttrSource(source, "__dict__") if is_thread_local(cls) else OwnDictSource(source)
+
+
 def instance_dict_source(tx: LooksUp, obj: Any, source: Source, name: str) -> Source:
     """`obj.__dict__[name]`, past what the class of the object says about it."""
     cls = type(obj)
+    if is_thread_local(cls):
+        return DictItemSource(AttrSource(source, "__dict__"), name)
     is_plain = type(lookup(tx, cls, "__getattribute__")) is not types.FunctionType and is_one_of(
         type(lookup(tx, cls, "__dict__")), (types.GetSetDescriptorType, types.MemberDescriptorType)
     )

@@ -9,7 +9,6 @@ import collections
 import functools
 import itertools
 import sys
-import threading
 import types
 import weakref
 from collections.abc import Callable, Iterator
@@ -18,9 +17,16 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from treadle_tracer.by_identity import IdentityDict
-from treadle_tracer.class_facts import has_instance_dict, is_subtype, name_in_messages, own_dict, partial_dict
+from treadle_tracer.class_facts import (
+    has_instance_dict,
+    is_subtype,
+    is_thread_local,
+    name_in_messages,
+    own_dict,
+    partial_dict,
+)
 from treadle_tracer.errors import Unsupported
-from treadle_tracer.source import ApplySource, ConstSource, OwnDictSource, SlotSource
+from treadle_tracer.source import ApplySource, ConstSource, SlotSource
 from treadle_tracer.values.attribute_stores import PROPERTY, delete_attribute, store_attribute
 from treadle_tracer.values.base import NONE, TRUE, Constant, Method, boolean
 from treadle_tracer.values.class_lookup import (
@@ -32,6 +38,7 @@ from treadle_tracer.values.class_lookup import (
     lookup,
     lookup_owner,
     lookup_with_owner,
+    own_dict_source,
 )
 from treadle_tracer.values.containers import init_container
 from treadle_tracer.values.functions import BoundMethod, PartialValue
@@ -168,7 +175,7 @@ class ObjectValue(Value):
             return stored if isinstance(stored, Value) else None
         if self.obj is None:
             return InstanceDict.of(tx, self) if name == "__dict__" else None
-        if name == "__dict__" and self.cls is threading.local:  # its type has no descriptor for it
+        if name == "__dict__" and is_thread_local(self.cls):  # `local` has no descriptor for it
             return InstanceDict.of(tx, self)
         attrs = own_dict(self.obj)
         if attrs is None and isinstance(self.container, PartialValue) and self.source is not None:
@@ -179,7 +186,7 @@ class ObjectValue(Value):
             assert self.source is not None
             return tx.wrap(attrs[name], instance_dict_source(tx, self.obj, self.source, name))
         if self.source is not None:
-            tx.guards.add(OwnDictSource(self.source), "lacks_key", name)
+            tx.guards.add(own_dict_source(self.cls, self.source), "lacks_key", name)
         return None
 
     def bind_raw(self, tx: TraceContext, raw: Any, name: str, found_in: type | None = None) -> Value:
@@ -231,7 +238,7 @@ class ObjectValue(Value):
         """Called before a store. A store does not depend on the present value, so nothing is guarded."""
 
     def has_dict(self) -> bool:
-        return has_instance_dict(self.cls) or self.cls is threading.local
+        return has_instance_dict(self.cls) or is_thread_local(self.cls)
 
     def del_attr(self, tx: TraceContext, name: str) -> None:
         deleter = lookup(tx, self.cls, "__delattr__")

@@ -11,7 +11,6 @@ import inspect
 import itertools
 import random
 import reprlib
-import threading
 import types
 import typing
 import weakref
@@ -390,8 +389,7 @@ def _object(tx: TraceContext, obj: Any, source: Source) -> Value:
     elif any(is_subtype(cls, base) for base in (int, str, float, bytes)):  # immutable except for attributes of its own
         _guard_identity(tx, obj, source)
         return constant_object(tx, obj)
-    elif is_subtype(cls, set) or (is_subtype(cls, threading.local) and cls is not threading.local):
-        # Instances of a subclass of local have a dict that is none of a thread's.
+    elif is_subtype(cls, set):
         raise Unsupported("unknown-object", f"{source.text} is a {qualname_of(cls)}")
     made = ObjectValue(cls, obj, source, container)
     if container is not None:
