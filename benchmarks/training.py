@@ -9,7 +9,8 @@ first  seconds of the first step of a fresh process with empty caches, from afte
 warm   the same in a second process, which finds the caches that the first has left
 saved  MiB of distinct storages that autograd saves between forward and backward, parameters left out (`saved_tensors_hooks`)
 error  the largest |gradient - float64's| of a parameter over eager's own, dropout turned off; the median of three inputs, because an input
-       that puts one element of a ReLU within rounding of 0 gives it one gradient or another
+       that puts one element of a ReLU within rounding of 0 gives it one gradient or another. Gradients that are 0 but for rounding do not
+       count; they did in what was measured before 2026-11-29
 """
 
 from __future__ import annotations
