@@ -80,6 +80,13 @@ def _largest(x: torch.Tensor) -> torch.Tensor:
     return torch.take_along_dim(chosen, chosen.argmax(1, keepdim=True), 1)
 
 
+def _last_channels(x: torch.Tensor, n: torch.Tensor) -> torch.Tensor:
+    """Rows of the images resampled as a vision tower does it: the result is viewed as rows, which takes channels that come last."""
+    size = n + 1
+    images = x[:, 0].reshape(-1)[: size * 2].view(1, size, 2, 1).expand(-1, -1, -1, 3).contiguous().permute(0, 3, 1, 2)
+    return F.interpolate(images, size=(size // 2 + 1, 4), mode="bilinear").permute(0, 2, 3, 1).view(-1, 3)
+
+
 def _cached(x: torch.Tensor, n: torch.Tensor) -> torch.Tensor:
     position = n.item()
     keys = x[None, : position + 1]
@@ -151,6 +158,8 @@ PROGRAMS: dict[str, Program] = {
     "triu_indices": (lambda x: torch.triu_indices(rows(x).shape[0], rows(x).shape[0], 1), ROWS),
     "interpolate": (lambda x, n: F.interpolate(x, size=(n.item(), n.item()), mode="bilinear"), IMAGE_SIZES),
     "interpolate nearest": (lambda x, n: F.interpolate(x, size=(n.item(), 4), mode="nearest"), IMAGE_SIZES),
+    "interpolate to tensors": (lambda x, n: F.interpolate(x, size=(n + 1, n), mode="bilinear"), IMAGE_SIZES),
+    "interpolate channels-last": (_last_channels, IMAGE_SIZES),
     "interpolate a found length": (lambda x: F.interpolate(rows(x).t()[None], size=7, mode="linear"), ROWS),
     "interpolate images": (lambda x, kept: F.interpolate(x[kept], scale_factor=2.0), KEPT),
     "pad_sequence": (lambda x, n: torch.nn.utils.rnn.pad_sequence(x.split(n.tolist()), batch_first=True), LENGTHS),

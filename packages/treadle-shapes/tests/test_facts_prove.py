@@ -10,7 +10,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from strategies_shapes import EXAMPLES, SYMBOLS, conditions, expressions, points, tight_conditions
 
-from treadle_shapes import ContradictionError, Eq, Ge, Le, Lt, Ne, Or, bounds, evaluate, prove, symbol
+from treadle_shapes import ContradictionError, Eq, Ge, Le, Lt, Ne, Or, bounds, evaluate, maximum, minimum, prove, symbol
 from treadle_shapes.facts import Facts
 from treadle_shapes.guards import Guard, minimal
 
@@ -128,6 +128,15 @@ def test_products():
     assert prove(Ge(n * a, a)) is True
     assert prove(Lt(n * a, 0)) is False
     assert prove(Ge(n * a - n, 0)) is None
+
+
+def test_extrema_bound_what_they_choose_from():
+    assert prove(Le(a, maximum(b, a))) is True
+    assert prove(Le(minimum(a, b), a + c)) is True
+    assert prove(Le(a * maximum(1, b), maximum(1, a) * maximum(1, b))) is True
+    assert prove(Lt(maximum(a, b), a)) is False
+    assert prove(Le(maximum(a, b), a)) is None
+    assert prove(Le(a * maximum(b - 2, c - 2), a * (b - 2))) is None
 
 
 def test_two_inequalities_make_an_equality():

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from math import gcd
 
 from treadle_shapes.bounds import least_at_corner
 from treadle_shapes.facts import Facts
 from treadle_shapes.logic import check_condition
-from treadle_shapes.nodes import BoolExpr, BoolLike, Expr, Fn, IntLike, as_terms, make_sum
+from treadle_shapes.nodes import BoolExpr, BoolLike, Expr, Fn, IntLike, as_powers, as_terms, make_product, make_sum
 from treadle_shapes.ranges import plus, times
 
 DEFAULT_STEPS = 400
@@ -65,7 +66,7 @@ class _Prover:
         least = least_at_corner({m: -c for m, c in terms.items()}, -const, self.known_ranges)
         if least is not None and least >= 0:
             return True
-        for q, q_value in self.facts.not_positive.items():
+        for q, q_value in self._not_positive(terms):
             q_terms, q_const = as_terms(q)
             for monomial, c in terms.items():
                 d = q_terms.get(monomial, 0)
@@ -89,6 +90,24 @@ class _Prover:
                 if self.steps <= 0:
                     return False
         return False
+
+    def _not_positive(self, terms: dict[Expr, int]) -> Iterator[tuple[IntLike, int | None]]:
+        """Polynomials that are 0 or less, each with its value at the facts' witness: facts, and what extrema among the terms imply."""
+        yield from self.facts.not_positive.items()
+        for monomial, c in terms.items():
+            for q in self._of_extrema(monomial, c < 0):
+                yield q, self._value(q)
+
+    def _of_extrema(self, monomial: Expr, is_least: bool) -> Iterator[IntLike]:
+        """`x*a - x*max(a, b)` for lower bounds and `x*min(a, b) - x*a` for upper ones, where x is not negative."""
+        powers = as_powers(monomial)
+        for atom in powers:
+            if not isinstance(atom, Fn) or atom.op != ("max" if is_least else "min"):
+                continue
+            others = make_product({a: n - (a is atom) for a, n in powers.items() if n > (a is atom)})
+            if self.known_ranges.lower(others) >= 0:
+                for arg in atom.args:
+                    yield others * arg - monomial if is_least else monomial - others * arg
 
     def _upper(self, terms: dict[Expr, int], const: int) -> int | float:
         """Return an upper bound of const + sum(c * monomial)."""

@@ -32,6 +32,7 @@ needed = pytest.mark.skipif(torch.__version__ >= "2.13", reason="no longer asked
 SIGNATURES = {
     "symbolic numbers in the fake tensor cache": ["node"],
     "layout questions": ["shape", "strides"],
+    "layouts in the fake tensor cache": ["t"],
     "batch norm over one value per channel": (
         "input weight bias running_mean running_var training momentum eps functional".split()
     ),
@@ -68,13 +69,14 @@ def seen():
     return (torch._subclasses._fake_tensor_utils._DeconstructedSymNode.from_node,
         torch._prims_common.are_strides_like_channels_last_or_false, torch._decomp.decompositions.native_batch_norm_helper,
         torch._decomp.decompositions._rnn_helper,
-        torch._meta_registrations.div_rtn, dict(torch._decomp.decomposition_table), "_dynamo" in vars(torch),
+        torch._meta_registrations.div_rtn, torch._subclasses.fake_tensor.extract_tensor_metadata,
+        dict(torch._decomp.decomposition_table), "_dynamo" in vars(torch),
         dict(fake_impls.op_implementations_dict), list(fake_impls.op_implementations_checks), dict(fake_impls.get_fast_op_impls()))
 before = seen()
 import treadle_shapes.torch
 print(before == seen())
 treadle_shapes.torch.fake_mode()
-print(before[7:] == seen()[7:], before == seen())
+print(before[8:] == seen()[8:], before == seen())
 """
     assert without_treadle(program).split() == ["True", "True", "False"]
 
@@ -98,6 +100,25 @@ def test_layout_questions_record_no_guard():
         torch.relu(x)
     assert not env.guards
     assert torch._prims_common.are_strides_like_channels_last_or_false((2, 3, 4, 4), (48, 1, 12, 3))
+
+
+def test_layouts_in_the_fake_tensor_cache_are_no_answers():
+    """A kernel that asks for a layout learns what has been stated since the cache has asked."""
+    env = ShapeEnv()
+    shape_env = fake_shape_env(env, allow_scalar_outputs=True)
+    mode = fake_mode(shape_env=shape_env)
+    with mode:
+        rows = torch.randn(3, 4)
+        batch, height = torch.ones(2, dtype=torch.int64)
+        sizes = batch.item(), height.item()
+        for size in sizes:
+            torch._check(size >= 0)
+        images = rows.new_zeros(sizes[0], sizes[1], 4, 3).permute(0, 3, 1, 2)
+        assert torch.relu(images).shape[2] == sizes[1]
+        for size in sizes:
+            torch._check(size >= 1)
+        larger = aten.upsample_bilinear2d(images, [8, 8], False)
+    assert larger.stride()[1:] == (1, 24, 3)
 
 
 def test_batch_norm_over_one_value_per_channel_raises_without_the_patch():

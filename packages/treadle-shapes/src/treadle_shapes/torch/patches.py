@@ -50,6 +50,13 @@ def _ask_layouts_without_guards() -> None:
     )
 
 
+def _read_metadata_without_records() -> None:
+    from torch._subclasses import fake_tensor
+
+    module: Any = fake_tensor
+    module.extract_tensor_metadata = symbolic_questions.read_metadata_without_records(module.extract_tensor_metadata)
+
+
 def _correct_batch_norm() -> None:
     from torch._decomp import decompositions
 
@@ -109,6 +116,13 @@ PATCHES = (
         why="The fake tensor cache reads the layout of every tensor. One of its questions would guard on sizes of 1.",
         releases="2.11 to 2.13",
         install=_ask_layouts_without_guards,
+    ),
+    Patch(
+        name="layouts in the fake tensor cache",
+        changes="torch._subclasses.fake_tensor.extract_tensor_metadata",
+        why="The answers about layouts that only name an entry of the cache would be kept where the program states more afterwards.",
+        releases="2.11 to 2.13",
+        install=_read_metadata_without_records,
     ),
     Patch(
         name="batch norm over one value per channel",

@@ -6,6 +6,7 @@ For plain numbers and numbers of other shape engines they return what PyTorch's 
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import Any
 
 from torch._subclasses._fake_tensor_utils import _DeconstructedSymNode
@@ -31,6 +32,23 @@ def ask_layouts_without_guards(original: Callable[..., bool]) -> Callable[..., b
         return env.guard_or_false(strides_ascend(order, sizes, steps))
 
     return are_strides_like_channels_last_or_false
+
+
+def read_metadata_without_records(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Replace `extract_tensor_metadata`, by which the fake tensor cache tells its entries apart, for symbolic tensors.
+
+    An environment keeps its answers for good: the tensor would count as having no layout of its own when a kernel asks later, although the
+    program has stated in between that no size is 0.
+    """
+
+    def extract_tensor_metadata(tensor: Any) -> Any:
+        env = None
+        if tensor._has_symbolic_sizes_strides:
+            env = next((e for n in (*tensor.shape, *tensor.stride()) if (e := env_of(n)) is not None), None)
+        with nullcontext() if env is None else env.suppress_guards():
+            return original(tensor)
+
+    return extract_tensor_metadata
 
 
 def round_down(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -85,4 +103,10 @@ def keep_our_nodes(original: Callable[..., Any]) -> Callable[..., Any]:
     return from_node
 
 
-__all__ = ["ask_layouts_without_guards", "general_power", "keep_our_nodes", "round_down"]
+__all__ = [
+    "ask_layouts_without_guards",
+    "general_power",
+    "keep_our_nodes",
+    "read_metadata_without_records",
+    "round_down",
+]

@@ -14,11 +14,11 @@ import torch.nn.functional as F
 
 from treadle_shapes.torch import expr_of
 from treadle_tracer.by_identity import is_one_of
-from treadle_tracer.values import assumptions, unbacked
+from treadle_tracer.values import assumptions, tensor_numbers, unbacked
 from treadle_tracer.values.base import NONE, Constant
 from treadle_tracer.values.rules import substitutes
 from treadle_tracer.values.rules.rule import Apply, Args, Effect, Kwargs, Rule
-from treadle_tracer.values.sequences import Sequence
+from treadle_tracer.values.sequences import Sequence, TupleValue
 from treadle_tracer.values.tensor import SymbolicValue, TensorValue
 from treadle_tracer.values.value import Value
 
@@ -129,7 +129,11 @@ def _sampling(function: Callable[..., Any]) -> Apply:
 
     def run(tx: TraceContext, args: Args, kwargs: Kwargs) -> Value:
         image = args[0] if args else kwargs.get("input")
-        size = args[1] if len(args) > 1 else kwargs.get("size", NONE)
+        size = _with_numbers(tx, args[1] if len(args) > 1 else kwargs.get("size", NONE))
+        if len(args) > 1:
+            args = [args[0], size, *args[2:]]
+        elif "size" in kwargs:
+            kwargs = {**kwargs, "size": size}
         wanted = size.items if isinstance(size, Sequence) else [size]
         numbers = [number.sym for number in wanted if isinstance(number, SymbolicValue)]
         if isinstance(image, TensorValue):
@@ -143,11 +147,24 @@ def _sampling(function: Callable[..., Any]) -> Apply:
     return run
 
 
+def _with_numbers(tx: TraceContext, size: Value) -> Value:
+    """Sizes among which are tensors, as PyTorch's parser of arguments reads them: it takes integers without a dimension for numbers."""
+    tensors = [item for item in size.items if isinstance(item, TensorValue)] if isinstance(size, Sequence) else []
+    if not isinstance(size, Sequence) or not tensors or not all(map(_is_integer_tensor, tensors)):
+        return size
+    return TupleValue([tensor_numbers.read_number(tx, i) if isinstance(i, TensorValue) else i for i in size.items])
+
+
 # ---- questions
 
 
 def _is_number(value: Value) -> bool:
     return is_one_of(value.python_type(), (int, float))
+
+
+def _is_integer_tensor(value: TensorValue) -> bool:
+    dtype = value.fake.dtype
+    return value.fake.dim() == 0 and dtype is not torch.bool and not (dtype.is_floating_point or dtype.is_complex)
 
 
 def _is_symbolic(value: Value) -> bool:
