@@ -110,18 +110,41 @@ def run_functional(
     Raises UnsupportedGraph for what has no functional form.
     """
     holders = [value for value in (*arguments, *attributes.values()) if isinstance(value, torch.Tensor)]
-    by_value: dict[int, torch.Tensor] = {}
-    layouts: Layouts = {}
-    watched = WatchedLayouts()
-    watched.before_call(holders, {})
+    calls = _FunctionalCalls(gm.graph, recorder, holders)
     if regions is not None:
-        regions.watched = watched
-    mutated = False
-    has_dirty = recorder.for_training and any(getattr(node.target, "dirty", ()) for node in gm.graph.nodes)
+        regions.watched = calls.watched
     recorder.traced_asserts = set(_conditions_of_asserts(gm.graph))
+    wholes = wholes_of(gm.graph)
+    runner = GraphRunner(gm, attributes, calls.run, regions, set(wholes.values()))
+    outputs = runner.run(*arguments, enable_io_processing=False)
+    mutated = calls.mutated or any(is_changed(tensor) for tensor in holders)
+    if regions is not None:
+        calls.layouts.update(regions.layouts)
+        mutated = mutated or regions.mutated
+    kept = in_order(gm.graph, wholes, runner.results_kept, outputs)
+    return FunctionalRun(outputs, kept, mutated, calls.layouts, calls.watched)
 
-    def run_call(node: fx.Node, args: Any, kwargs: Any) -> Any:
-        nonlocal mutated
+
+class _FunctionalCalls:
+    """Runs the calls of one graph on functional tensors.
+
+    mutated: whether a call has changed a tensor in place. layouts, watched: see `FunctionalRun`.
+    """
+
+    def __init__(self, graph: fx.Graph, recorder: AtenRecorder, holders: Sequence[torch.Tensor]) -> None:
+        """holders: the tensors that the graph is given."""
+        self.mutated = False
+        self.layouts: Layouts = {}
+        self.watched = WatchedLayouts()
+        self.watched.before_call(holders, {})
+        self._recorder = recorder
+        self._holders = holders
+        self._by_value: dict[int, torch.Tensor] = {}
+        self._has_dirty = recorder.for_training and any(getattr(node.target, "dirty", ()) for node in graph.nodes)
+
+    def run(self, node: fx.Node, args: Any, kwargs: Any) -> Any:
+        """The result of a call, which the recorder takes down."""
+        recorder = self._recorder
         own = {key: node.meta[key] for key in ("stack_trace", "checkpoint", "call") if node.meta.get(key) is not None}
         recorder.meta = {**recorder.inherited, **own}
         recorder.function = node.target
@@ -130,19 +153,23 @@ def run_functional(
             recorder.add_assert(raw_expr(args[0]), args[1])
             return None
         if is_custom_gradient(node) or is_control_flow(node) or is_function_transform(node):
-            watched.moved = "a call runs a body of its own"
+            self.watched.moved = "a call runs a body of its own"
         if is_custom_gradient(node):
-            return call_custom_gradient(node, args, recorder, run_call)
+            return call_custom_gradient(node, args, recorder, self.run)
         if is_control_flow(node):
             return call_control_flow(node, args, recorder)
         if is_function_transform(node):
-            return call_function_transform(node, args, body_runner(recorder, run_call))
-        if has_dirty and not is_transforming():
+            return call_function_transform(node, args, body_runner(recorder, self.run))
+        return self._run_operator(node, args, kwargs)
+
+    def _run_operator(self, node: fx.Node, args: Any, kwargs: Any) -> Any:
+        recorder = self._recorder
+        if self._has_dirty and not is_transforming():
             note_values_without_gradients(args, kwargs, recorder)
         changed = [*written(node, args, kwargs)]
         if recorder.for_training:
             recorder.histories.before_call(node, args, kwargs, changed)
-        arguments = watched.before_call(args, kwargs)
+        arguments = self.watched.before_call(args, kwargs)
         layouts_before = [layout for tensor in changed if (layout := KeptLayout.of(tensor))]
         result = call_node(node, args, kwargs, recorder.mode)
         for layout in layouts_before:
@@ -152,23 +179,14 @@ def run_functional(
         recorder.finish_call(node.meta.get("example_value"), result)
         result = tracers_float(node, result)
         if recorder.stat_updates:
-            _flush_stat_updates(recorder, holders, by_value)
-            mutated = True
-        watched.after_call(arguments, result)
+            _flush_stat_updates(recorder, self._holders, self._by_value)
+            self.mutated = True
+        self.watched.after_call(arguments, result)
         if isinstance(result, torch.Tensor):
             if result.layout == torch.strided or result.layout == torch.sparse_coo:  # compressed ones have no strides
-                layouts[node] = tuple(result.size()), tuple(result.stride())
-            mutated = mutated or is_changed(result)
+                self.layouts[node] = tuple(result.size()), tuple(result.stride())
+            self.mutated = self.mutated or is_changed(result)
         return result
-
-    wholes = wholes_of(gm.graph)
-    runner = GraphRunner(gm, attributes, run_call, regions, set(wholes.values()))
-    outputs = runner.run(*arguments, enable_io_processing=False)
-    mutated = mutated or any(is_changed(tensor) for tensor in holders)
-    if regions is not None:
-        layouts.update(regions.layouts)
-        mutated = mutated or regions.mutated
-    return FunctionalRun(outputs, in_order(gm.graph, wholes, runner.results_kept, outputs), mutated, layouts, watched)
 
 
 def _conditions_of_asserts(graph: fx.Graph) -> Iterator[Any]:

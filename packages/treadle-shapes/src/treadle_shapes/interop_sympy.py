@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
 from typing import Any
 
 from treadle_shapes.errors import ExpressionTooLargeError, UsageError
@@ -74,64 +76,77 @@ def from_sympy(s: Any, symbols: dict[Any, Expr] | None = None) -> Any:
     """
     import sympy
 
-    chosen = {} if symbols is None else symbols
+    try:
+        return _Reader(symbols or {}).read(sympy.Integer(s) if isinstance(s, int) and not isinstance(s, bool) else s)
+    except RecursionError:
+        raise ExpressionTooLargeError(_TOO_DEEP.format("from_sympy")) from None
 
-    def number(node: Any) -> Any:
-        lower = 1 if node.is_positive else 0 if node.is_nonnegative else None
-        return symbol(node.name, lower)
 
-    def floor(inner: Any) -> Any:
-        numerator, denominator = sympy.fraction(sympy.together(inner))
-        return floordiv(visit(numerator), visit(denominator))
+class _Reader:
+    """Makes expressions and conditions of SymPy forms. chosen: forms that stand for given expressions."""
 
-    def fold(terms: list[Any], combine: Any) -> Any:
-        result = terms[0]
-        for term in terms[1:]:
-            result = combine(result, term)
-        return result
+    def __init__(self, chosen: dict[Any, Expr]) -> None:
+        import sympy
 
-    def piecewise(node: Any) -> Any:
-        *cases, last = node.args
-        if last[1] is not sympy.true:
-            raise UsageError(
-                f"from_sympy: {node} has no value where none of its conditions holds; end it with (value, True)"
-            )
-        result = visit(last[0])
-        for value, condition in reversed(cases):
-            result = where(visit(condition), visit(value), result)
-        return result
+        self._chosen = chosen
+        self._build: dict[Any, Callable[..., Any]] = {
+            sympy.Symbol: self._symbol,
+            sympy.Add: lambda node: sum(self._all(node)),
+            sympy.Mul: lambda node: math.prod(self._all(node)),
+            sympy.Pow: lambda node: power(*self._all(node)),
+            sympy.floor: lambda node: self._floor(node.args[0]),
+            sympy.ceiling: lambda node: -self._floor(-node.args[0]),
+            sympy.Piecewise: self._piecewise,
+        }
+        relations = {sympy.Le: Le, sympy.Lt: Lt, sympy.Ge: Ge, sympy.Gt: Gt, sympy.Eq: Eq, sympy.Ne: Ne}
+        functions = {
+            sympy.Min: minimum,
+            sympy.Max: maximum,
+            sympy.And: And,
+            sympy.Or: Or,
+            sympy.Not: Not,
+            sympy.Mod: mod,
+        }
+        for form, function in {**relations, **functions}.items():
+            self._build[form] = lambda node, function=function: function(*self._all(node))
 
-    relations = {sympy.Le: Le, sympy.Lt: Lt, sympy.Ge: Ge, sympy.Gt: Gt, sympy.Eq: Eq, sympy.Ne: Ne}
-    variadic = {sympy.Min: minimum, sympy.Max: maximum, sympy.And: And, sympy.Or: Or, sympy.Not: Not, sympy.Mod: mod}
+    def read(self, node: Any) -> Any:
+        import sympy
 
-    def visit(node: Any) -> Any:
         if node is sympy.true or node is sympy.false:
             return bool(node)
         if isinstance(node, sympy.Integer):
             return int(node)
         if not isinstance(node, sympy.Basic):
             raise UsageError(f"from_sympy: expected a SymPy form, got {type(node).__name__} {node!r}")
-        if node in chosen:
-            return chosen[node]
-        if isinstance(node, sympy.Symbol):
-            return number(node)
-        if isinstance(node, (sympy.Add, sympy.Mul)):
-            add = isinstance(node, sympy.Add)
-            return fold([visit(a) for a in node.args], (lambda x, y: x + y) if add else (lambda x, y: x * y))
-        if isinstance(node, sympy.Pow):
-            return power(visit(node.base), visit(node.exp))
-        if isinstance(node, sympy.floor):
-            return floor(node.args[0])
-        if isinstance(node, sympy.ceiling):
-            return -floor(-node.args[0])
-        if isinstance(node, sympy.Piecewise):
-            return piecewise(node)
-        build = relations.get(node.func) or variadic.get(node.func)
-        if build is not None:
-            return build(*[visit(a) for a in node.args])
-        raise UsageError(f"from_sympy: {node} ({type(node).__name__}) has no integer form here")
+        if node in self._chosen:
+            return self._chosen[node]
+        build = next((self._build[cls] for cls in type(node).__mro__ if cls in self._build), None)
+        if build is None:
+            raise UsageError(f"from_sympy: {node} ({type(node).__name__}) has no integer form here")
+        return build(node)
 
-    try:
-        return visit(sympy.Integer(s) if isinstance(s, int) and not isinstance(s, bool) else s)
-    except RecursionError:
-        raise ExpressionTooLargeError(_TOO_DEEP.format("from_sympy")) from None
+    def _all(self, node: Any) -> list[Any]:
+        return [self.read(arg) for arg in node.args]
+
+    def _symbol(self, node: Any) -> Any:
+        return symbol(node.name, 1 if node.is_positive else 0 if node.is_nonnegative else None)
+
+    def _floor(self, inner: Any) -> Any:
+        import sympy
+
+        numerator, denominator = sympy.fraction(sympy.together(inner))
+        return floordiv(self.read(numerator), self.read(denominator))
+
+    def _piecewise(self, node: Any) -> Any:
+        import sympy
+
+        *cases, last = node.args
+        if last[1] is not sympy.true:
+            raise UsageError(
+                f"from_sympy: {node} has no value where none of its conditions holds; end it with (value, True)"
+            )
+        result = self.read(last[0])
+        for value, condition in reversed(cases):
+            result = where(self.read(condition), self.read(value), result)
+        return result

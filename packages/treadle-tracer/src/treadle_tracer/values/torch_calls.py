@@ -172,22 +172,34 @@ def run_in_graph(
         return found
     if "requires_grad" in kwargs and torch.is_grad_enabled() and _name(target) in _FACTORIES:
         return _new_leaf(tx, op, target, args, dict(kwargs))
-    arguments = _Arguments(tx)
-    convert = arguments.pair
     generator = random_generators.generator_of(tx, kwargs) if "generator" in kwargs else None
     if generator is not None:
+        convert = _Arguments(tx).pair
         others = {name: convert(value)[1] for name, value in kwargs.items() if name != "generator"}
         fakes = [convert(arg)[1] for arg in args], others
         return random_generators.draw(tx, op, target, generator, args, kwargs, fakes)
     if any(map(keyword.iskeyword, kwargs)):  # the text of a graph cannot pass `from=...`
         raise Unsupported("graph-argument", f"the keyword argument of {_name(target)} called {', '.join(kwargs)}")
+    return _call_in_graph(tx, op, target, known, args, kwargs)
+
+
+def _call_in_graph(
+    tx: TraceContext,
+    op: str,
+    target: Callable[..., Any] | str,
+    known: Operator | None,
+    args: list[Value],
+    kwargs: dict[str, Value],
+) -> Value:
+    """`run_in_graph` of a call without a result that is known, a new leaf or a generator."""
     # These make a tensor of a `torch.Size`, and a tensor with the elements of any other sequence.
     if target is torch.Tensor or (type(target) is str and target == "new"):
         args = _sizes_one_by_one(args)
     args, kwargs = with_known_numbers(tx, _name(target), args, kwargs)
     kwargs = {name: _number_argument(tx, target, name, value) for name, value in kwargs.items()}
-    pairs = [convert(arg) for arg in args]
-    named = {name: convert(arg) for name, arg in kwargs.items()}
+    arguments = _Arguments(tx)
+    pairs = [arguments.pair(arg) for arg in args]
+    named = {name: arguments.pair(arg) for name, arg in kwargs.items()}
     if named.get("generator") == (None, None):  # the default one; overloads with a generator take no symbolic sizes
         del named["generator"]
     caught = None
