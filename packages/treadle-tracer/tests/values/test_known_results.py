@@ -31,7 +31,7 @@ def test_as_in_eager(expression):
         found, expected = fast(torch.ones(2)), scope["f"](torch.ones(2))
         assert found[2:] == expected[2:]
         for one, other in zip(found[1], expected[1], strict=True):
-            assert one.dtype == other.dtype and torch.equal(one, other)
+            assert one.dtype == other.dtype and torch.equal(one, other) and one._is_view() == other._is_view()
     assert len(said.graphs) == 1
 
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
@@ -27,45 +26,121 @@ def known_number(tx: TraceContext, result: fx.Node | None) -> Any:
 
 
 def known_elements(tx: TraceContext, result: fx.Node | None) -> torch.Tensor | None:
-    """The present elements of a tensor that a node has given; None unless they, and all that is written to them, follow from constants."""
-    calls = None if result is None else _calls_until_now(result, tx.graph.nodes)
-    if result is None or calls is None:
+    """The present elements of a tensor that a node has given; None unless they, and all that is written to them, follow from constants.
+
+    Symbols that `torch.tensor` was given become constants, which are guarded.
+    """
+    made = None if result is None else _made_until_now(tx, result)
+    if result is None or made is None:
         return None
-    found: dict[fx.Node, Any] = {}
+    return _elements(made, result, {number: int(number.meta["example_value"]) for number in made.numbers})
+
+
+def holds_symbols(tx: TraceContext, result: fx.Node | None) -> bool:
+    """Whether the elements of a tensor follow from constants and symbols that `torch.tensor` was given."""
+    made = None if result is None else _made_until_now(tx, result)
+    return made is not None and bool(made.numbers)
+
+
+def number_in(tx: TraceContext, result: fx.Node | None) -> Any:
+    """Like `known_number`. For a symbol that `torch.tensor` was given, and that has only been moved since then: its node."""
+    made = None if result is None else _made_until_now(tx, result)
+    if result is None or made is None:
+        return None
+    if not made.numbers or not all(map(_only_moves, made.calls)):
+        return known_number(tx, result)
+    places = dict(zip(range(_FIRST_PLACE, _FIRST_PLACE + len(made.numbers)), made.numbers, strict=True))
+    elements = _elements(made, result, {number: place for place, number in places.items()})
+    if elements is None or elements.numel() != 1:
+        return None
+    element = elements.item()
+    return places.get(element, element)
+
+
+class _Made(NamedTuple):
+    """The calls that have made a tensor, in order, and the numbers that they are given: symbols of inputs."""
+
+    calls: list[fx.Node]
+    numbers: list[fx.Node]
+
+
+def _elements(made: _Made, result: fx.Node, found: dict[fx.Node, Any]) -> torch.Tensor | None:
+    """What a node gives, of these numbers."""
     try:
         with torch.no_grad():
-            make_calls(calls, found)
-            return found[result]
+            make_calls(made.calls, found)
+            return found[result]  # type: ignore[no-any-return]
     except (RuntimeError, ValueError, IndexError, TypeError):
         return None  # the program raises it where it makes the call
 
 
-def _calls_until_now(result: fx.Node, nodes: Iterable[fx.Node]) -> list[fx.Node] | None:
-    """All calls that the result depends on, and all that have written to the memory of these, in order.
+def _made_until_now(tx: TraceContext, result: fx.Node) -> _Made | None:
+    """All calls that the result depends on, and all that have written to the memory of these.
 
-    None if one of them may not be made now, or depends on an input.
+    None if one of them may not be made now, or depends on an input other than numbers that `torch.tensor` was given.
     """
     calls: set[fx.Node] = set()
+    numbers: dict[fx.Node, None] = {}
     pending = [result]
     while pending:
-        if not _add_calls_behind(pending, calls):
+        if not _add_calls_behind(pending, calls, numbers):
             return None
         memory: set[int] = set().union(*[storages(node.meta.get("example_value")) for node in calls])
-        pending = [node for node in nodes if node not in calls and _may_write(node, memory)]
-    return sorted(calls)
+        pending = [node for node in tx.graph.nodes if node not in calls and _may_write(node, memory)]
+    given = {_filled_with(node) for node in calls if node.meta.get(_OF_NUMBER)}
+    return _Made(sorted(calls), [*numbers]) if given.issuperset(numbers) else None
 
 
-def _add_calls_behind(pending: list[fx.Node], calls: set[fx.Node]) -> bool:
+def _add_calls_behind(pending: list[fx.Node], calls: set[fx.Node], numbers: dict[fx.Node, None]) -> bool:
     """Add these calls and those that they depend on. False if one may not be made now, depends on an input, or they are too many."""
     while pending:
         node = pending.pop()
         if node in calls:
+            continue
+        if isinstance(node.meta.get("example_value"), torch.SymInt):
+            numbers[node] = None
             continue
         if len(calls) >= _MOST_CALLS or not _may_be_made_now(node):
             return False
         calls.add(node)
         pending += node.all_input_nodes
     return True
+
+
+# ---- tensors of symbols
+
+_OF_NUMBER = "of_number"
+_FIRST_PLACE = 2**62
+"""Where a tensor was only moved, elements from here on tell which symbol stands there."""
+
+_MOVES = frozenset(
+    "full tensor stack cat reshape view flatten unsqueeze squeeze getitem __getitem__ setitem __setitem__ select unbind split chunk "
+    "narrow expand permute transpose t repeat tile flip clone detach contiguous copy_".split()
+)
+
+
+def mark_number(node: fx.Node | None) -> None:
+    """Tell that `torch.full` makes a tensor of a number that the program has given to `torch.tensor`."""
+    if node is not None:
+        node.meta[_OF_NUMBER] = True
+
+
+def _filled_with(node: fx.Node) -> Any:
+    return node.args[1] if len(node.args) > 1 else node.kwargs.get("fill_value")
+
+
+def _only_moves(node: fx.Node) -> bool:
+    """Whether a call moves integers, or makes some of its arguments."""
+    if name_of(node.target) not in _MOVES:
+        return False
+    made = node.meta.get("example_value")
+    tensors = made if isinstance(made, (tuple, list)) else [made]
+    return all(
+        tensor is None or (isinstance(tensor, torch.Tensor) and tensor.dtype is torch.int64) for tensor in tensors
+    )
+
+
+# ---- calls
 
 
 _WRITES = frozenset(

@@ -63,5 +63,7 @@ def _made(tx: TraceContext, found: Any) -> Value | None:
     if not isinstance(found, torch.Tensor) or found.numel() > MOST_ELEMENTS:
         return None
     dtype = {"dtype": Constant(found.dtype)}
-    flat = tx.run_in_graph("call_function", torch.tensor, [tx.from_constant(found.reshape(-1).tolist())], dtype)
-    return tx.run_in_graph("call_method", "reshape", [flat, tx.from_constant(tuple(found.shape))], {})
+    if not found.numel():
+        return tx.run_in_graph("call_function", torch.zeros, [tx.from_constant(tuple(found.shape))], dtype)
+    made = tx.run_in_graph("call_function", torch.tensor, [tx.from_constant(found.tolist())], dtype)
+    return tx.run_in_graph("call_method", "view_as", [made, made], {}) if found._is_view() else made

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from treadle_tracer.values.base import Constant, LazyValue
-from treadle_tracer.values.known_elements import known_number
+from treadle_tracer.values.known_elements import number_in
 from treadle_tracer.values.outside_decisions import index_of_buffers
 from treadle_tracer.values.sequences import ListValue, Sequence, TupleValue
-from treadle_tracer.values.tensor import INDEX_TYPES, TensorValue
+from treadle_tracer.values.tensor import INDEX_TYPES, TensorValue, symbol_at
 
 if TYPE_CHECKING:
     from treadle_tracer.values.value import TraceContext, Value
@@ -50,7 +50,9 @@ def _known(tx: TraceContext, value: Value, dtypes: frozenset[torch.dtype]) -> Va
         return value if is_same else TupleValue(items)
     if not isinstance(value, TensorValue) or value.fake.dim() or value.fake.dtype not in dtypes:
         return value
-    number = known_number(tx, value.known_node)
+    number = number_in(tx, value.known_node)
+    if isinstance(number, torch.fx.Node):
+        return symbol_at(number)
     if number is None and value.fake.dtype in _INT:
         number = index_of_buffers(tx, value)
     return value if number is None else Constant(number)

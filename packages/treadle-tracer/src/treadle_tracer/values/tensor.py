@@ -437,3 +437,8 @@ class SymbolicValue(Value):
             self.source.emit(cg.cb)
         else:
             cg.graph_output(self._node)
+
+
+def symbol_at(node: fx.Node) -> SymbolicValue:
+    """The number that a node gives."""
+    return SymbolicValue(node, node.meta["example_value"])

@@ -11,7 +11,8 @@ from treadle_tracer.errors import Unsupported
 from treadle_tracer.values.base import NONE, TRUE, Constant, LazyValue
 from treadle_tracer.values.gradients import set_requires_grad
 from treadle_tracer.values.sequences import Sequence, TupleValue
-from treadle_tracer.values.tensor import TensorValue
+from treadle_tracer.values.tensor import SymbolicValue, TensorValue
+from treadle_tracer.values.tensors_of_numbers import tensor_of_numbers
 from treadle_tracer.values.value import Value
 
 if TYPE_CHECKING:
@@ -53,8 +54,9 @@ def new_legacy_tensor(tx: TraceContext, cls: type, args: list[Value]) -> Value:
     if len(given) == 1 and isinstance(given[0], Sequence):
         numbers = _numbers_in(tx, given[0])
         kinds = (int, float) if dtype.is_floating_point else (int,)
-        if all(isinstance(number, Constant) and type(number.obj) in kinds for number in numbers):
-            return tx.run_in_graph("call_function", torch.tensor, [given[0]], options)
+        if all(isinstance(n, (Constant, SymbolicValue)) and is_one_of(n.python_type(), kinds) for n in numbers):
+            made = tensor_of_numbers(tx, given[0], options)
+            return tx.run_in_graph("call_function", torch.tensor, [given[0]], options) if made is None else made
     raise Unsupported("new-builtin-subclass", f"torch.{cls.__name__} of {given[0].describe()}")
 
 

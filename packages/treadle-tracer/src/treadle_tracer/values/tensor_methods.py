@@ -20,6 +20,7 @@ from treadle_tracer.values.tensor import TensorValue, shape_of
 from treadle_tracer.values.tensor_hooks import register_hook
 from treadle_tracer.values.tensor_queries import answer_of_object, storage_offset
 from treadle_tracer.values.tensor_subclasses import OverridingTensor, as_subclass, call_override_of_method
+from treadle_tracer.values.tensors_of_numbers import new_tensor
 from treadle_tracer.values.torch_calls import run_in_graph
 from treadle_tracer.values.value import Value
 
@@ -174,6 +175,7 @@ _TENSOR_METHODS: dict[str, Callable[..., Value | None]] = by_name(
     ("numpy __array__", _to_numpy),
     ("backward", differentiation.tensor_backward),
     ("size", _size),
+    ("new_tensor", new_tensor),
     ("__len__", _length),
     ("storage_offset", _storage_offset),
     ("type", _type_method),

@@ -6,16 +6,18 @@ import math
 import operator
 from typing import TYPE_CHECKING, Any
 
+from torch import fx
+
 from treadle_shapes.torch import raw_expr
 from treadle_tracer.by_identity import is_one_of
 from treadle_tracer.errors import Unsupported
 from treadle_tracer.values.arrays import ArrayValue
 from treadle_tracer.values.base import Constant, is_none
-from treadle_tracer.values.known_elements import known_elements, known_number
+from treadle_tracer.values.known_elements import holds_symbols, known_elements, known_number, number_in
 from treadle_tracer.values.outside_decisions import number_of
 from treadle_tracer.values.sequences import ListValue, Sequence, SliceValue, TupleValue, make_slice
 from treadle_tracer.values.symbolic_arithmetic import convert, operator_in_graph
-from treadle_tracer.values.tensor import INDEX_TYPES, SymbolicValue, TensorValue, rows_of, shape_of
+from treadle_tracer.values.tensor import INDEX_TYPES, SymbolicValue, TensorValue, rows_of, shape_of, symbol_at
 from treadle_tracer.values.unbacked import check, is_unbacked, result_name, symbols_of
 from treadle_tracer.values.value import Value
 
@@ -40,13 +42,18 @@ def truth_value(tx: TraceContext, value: Value) -> Value | None:
 
 
 def item(tx: TraceContext, owner: TensorValue) -> Value:
-    """`owner.item()`: a constant if the program has made the tensor from constants, else a symbol of the graph."""
-    known = known_number(tx, owner.known_node)
+    """`owner.item()`: a constant or symbol from which the program has made the tensor, else a symbol of the graph."""
+    known = number_in(tx, owner.known_node)
     if known is not None:
-        return tx.from_constant(known)
+        return value_of_number(tx, known)
     if not tx.symbols.takes_numbers and not tx.frames[-1].module_name.startswith("torch.optim."):
         raise Unsupported("data-dependent", owner.describe())
     return read_number(tx, owner)
+
+
+def value_of_number(tx: TraceContext, number: Any) -> Value:
+    """The Value of an element that `number_in` has found."""
+    return symbol_at(number) if isinstance(number, fx.Node) else tx.from_constant(number)
 
 
 def read_number(tx: TraceContext, owner: TensorValue) -> Value:
@@ -79,7 +86,7 @@ _MOST_ITEMS = 64
 
 def to_list(tx: TraceContext, owner: TensorValue) -> Value:
     """`owner.tolist()` of a tensor whose number of elements is known and small, or of one made from constants."""
-    known = known_elements(tx, owner.known_node)
+    known = None if holds_symbols(tx, owner.known_node) else known_elements(tx, owner.known_node)
     if known is not None:
         return tx.from_constant(known.tolist())
     shape = [_known_size(tx, owner, dim) for dim in range(owner.fake.dim())]
@@ -197,7 +204,9 @@ def _known_bound(tx: TraceContext, part: Value) -> Value:
     """A number in place of an integer tensor that follows from constants."""
     if not isinstance(part, TensorValue) or part.fake.is_floating_point() or part.fake.is_complex():
         return part
-    known = known_number(tx, part.known_node)
+    known = number_in(tx, part.known_node)
+    if isinstance(known, fx.Node):
+        return symbol_at(known)
     return part if known is None else Constant(operator.index(known))
 
 

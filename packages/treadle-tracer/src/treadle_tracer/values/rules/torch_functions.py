@@ -12,12 +12,11 @@ from treadle_tracer.values import differentiation, unbacked
 from treadle_tracer.values.arrays import ArrayValue
 from treadle_tracer.values.base import NONE, Constant, LazyValue
 from treadle_tracer.values.dispatched_tensors import correct_aliasing, new_dispatched
-from treadle_tracer.values.floats import is_float
 from treadle_tracer.values.rules import autograd_functions
 from treadle_tracer.values.rules.checkpoints import checkpoint
 from treadle_tracer.values.rules.numpy_arrays import tensor_of_array
 from treadle_tracer.values.rules.rule import Apply, Args, Effect, Kwargs, Rule, members
-from treadle_tracer.values.sequences import ListValue, TupleValue
+from treadle_tracer.values.tensors_of_numbers import tensor_of_numbers
 from treadle_tracer.values.unbacked import check
 from treadle_tracer.values.value import Value
 
@@ -58,28 +57,14 @@ def _constrain(lowest: int | None) -> Apply:
 
 
 def _tensor_of_numbers(function: Callable[..., Any]) -> Apply:
-    """torch.tensor(f) -> torch.full((), f);  torch.tensor([f, 2.0]) -> torch.stack of such"""
+    """`torch.tensor(data)`, `torch.as_tensor(data)`"""
 
     def run(tx: TraceContext, args: Args, kwargs: Kwargs) -> Value:
-        array = args[0].force(tx) if args and isinstance(args[0], LazyValue) else args[0] if args else None
-        if isinstance(array, ArrayValue):
-            return tensor_of_array(tx, function, array, args[1:], kwargs)
-        items = args[0].unpack(tx) if len(args) == 1 and isinstance(args[0], (ListValue, TupleValue)) else args
-        items = [item.force(tx) if isinstance(item, LazyValue) else item for item in items]
-        kinds = {item.python_type() for item in items}
-        dynamic = any(is_float(item) or unbacked.is_unbacked(tx, item) for item in items) and kinds <= {
-            int,
-            float,
-            bool,
-        }
-        if len(args) != 1 or not dynamic or not kwargs.keys() <= {"dtype", "device"}:
-            return tx.run_in_graph("call_function", function, args, kwargs)
-        own = torch.get_default_dtype() if float in kinds else torch.int64 if int in kinds else torch.bool
-        options = {"dtype": Constant(own), **kwargs}
-        if options["dtype"].constant() is None:
-            options["dtype"] = Constant(own)
-        made = [tx.run_in_graph("call_function", torch.full, [TupleValue(()), item], options) for item in items]
-        return made[0] if items == args else tx.run_in_graph("call_function", torch.stack, [ListValue(made)], {})
+        data = args[0].force(tx) if args and isinstance(args[0], LazyValue) else args[0] if args else None
+        if isinstance(data, ArrayValue):
+            return tensor_of_array(tx, function, data, args[1:], kwargs)
+        made = tensor_of_numbers(tx, data, kwargs) if data is not None and len(args) == 1 else None
+        return tx.run_in_graph("call_function", function, args, kwargs) if made is None else made
 
     return run
 
