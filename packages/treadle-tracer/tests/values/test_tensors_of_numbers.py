@@ -99,6 +99,22 @@ def test_sizes():
     assert len(said.graphs) <= 2
 
 
+def test_lengths_that_tell_how_often_rows_are_repeated():
+    """As batches of graphs are made: the lengths stay symbols."""
+
+    def f(parts):
+        lengths = torch.tensor([len(part) for part in parts])
+        first = torch.tensor([0] + [len(part) for part in parts]).cumsum(0)
+        return torch.repeat_interleave(torch.arange(len(parts)), lengths), first, torch.cat(parts) / len(parts[0])
+
+    fast, said = compiled(f, fullgraph=True)
+    for sizes in ((3, 5), (4, 2), (6, 6), (5, 3)):
+        parts = [torch.ones(size) for size in sizes]
+        for one, other in zip(fast(parts), f(parts), strict=True):
+            torch.testing.assert_close(one, other)
+    assert len(said.graphs) <= 2
+
+
 def test_many_numbers():
     def f(n):
         return torch.tensor([n + i for i in range(100)])

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from treadle_tracer.values.base import Constant
-from treadle_tracer.values.known_elements import MOST_ELEMENTS, known_elements
+from treadle_tracer.values.known_elements import MOST_ELEMENTS, holds_symbols, known_elements
 from treadle_tracer.values.sequences import TupleValue
 from treadle_tracer.values.tensor import TensorValue
 from treadle_tracer.values.value import NotConstant, Value
@@ -43,13 +43,13 @@ def known_result(tx: TraceContext, target: Any, args: list[Value], kwargs: dict[
 
 
 class _NotKnown(Exception):
-    """An argument does not follow from constants."""
+    """An argument does not follow from constants. One that follows from symbols would fix these."""
 
 
 def _known_argument(tx: TraceContext, value: Value) -> Any:
     if not isinstance(value, TensorValue):
         return value.constant()
-    known = known_elements(tx, value.known_node)
+    known = None if holds_symbols(tx, value.known_node) else known_elements(tx, value.known_node)
     if known is None:
         raise _NotKnown
     return known

@@ -186,18 +186,29 @@ def _is_position(tx: TraceContext, key: Value) -> bool:
 
 
 def with_known_scalars(tx: TraceContext, key: Value) -> Value:
-    """A key with ints in place of NumPy's integers, and of tensors that bound slices, where they follow from constants.
+    """A key with ints in place of NumPy's integers, and of tensors that bound slices, where they follow from constants; arrays are tensors.
 
-    PyTorch takes both for ints, and reads the tensors' numbers when it makes the call.
+    PyTorch takes all of these for ints and tensors, and reads the tensors' numbers when it makes the call.
     """
     if isinstance(key, TupleValue) and any(isinstance(part, (ArrayValue, SliceValue)) for part in key.items):
         return TupleValue([with_known_scalars(tx, part) for part in key.items])
     if isinstance(key, SliceValue) and any(isinstance(part, TensorValue) for part in key.parts):
         return make_slice([_known_bound(tx, part) for part in key.parts])
-    if not isinstance(key, ArrayValue) or not key.is_scalar or key.dtype.kind not in "iu":
+    if not isinstance(key, ArrayValue):
         return key
-    known = known_number(tx, key.tensor.known_node)
-    return key if known is None else Constant(known)
+    known = known_number(tx, key.tensor.known_node) if key.is_scalar and key.dtype.kind in "iu" else None
+    return _index_of_array(tx, key) if known is None else Constant(known)
+
+
+_SIGNED = ("int64", "int32", "int16", "int8")
+
+
+def _index_of_array(tx: TraceContext, key: ArrayValue) -> Value:
+    """A tensor of positions or truth values. All integers become int64 in torch, too (torch/csrc/autograd/python_variable_indexing.cpp)."""
+    kind = key.dtype.name
+    if (key.ndim == 0 and not (key.is_scalar and kind in _SIGNED)) or kind not in ("bool", *_SIGNED):
+        return key
+    return key.tensor if kind in ("bool", "int64") else tx.run_in_graph("call_method", "long", [key.tensor], {})
 
 
 def _known_bound(tx: TraceContext, part: Value) -> Value:
