@@ -51,7 +51,10 @@ GENERAL = {
 FIXED = {  # what is read makes the number a constant that is guarded
     "computed": lambda n: torch.tensor([n, 3]).prod().item(),
     "a branch": lambda n: TABLE + 1 if torch.tensor(n) > 2 else TABLE,
-    "a dtype that may be too small": lambda n: torch.tensor([n], dtype=torch.int32),
+    "a dtype that may be too small": lambda n: (
+        torch.tensor([n], dtype=torch.int32),
+        torch.tensor(n, dtype=torch.float16),
+    ),
     "its float": lambda n: torch.tensor(n, dtype=torch.float32).item(),
     "changed": lambda n: (torch.tensor([n]).add_(1)).item(),
     "places of elements": lambda n: torch.tensor([n, 0, 1]).nonzero(),

@@ -24,6 +24,9 @@ if TYPE_CHECKING:
 
 _MOST_NUMBERS = 64  # each is a call of the graph
 
+_HOLDS_INTS = (torch.int64, torch.float32, torch.float64, torch.bfloat16)
+"""Dtypes that hold every symbolic int: eager raises where a number does not fit, which a graph does not ask."""
+
 Nested = Any
 """A number, or a list of such."""
 
@@ -43,8 +46,8 @@ def tensor_of_numbers(tx: TraceContext, data: Value, options: dict[str, Value]) 
     own = torch.get_default_dtype() if float in kinds else torch.int64 if int in kinds else torch.bool
     dtype = options.get("dtype", NONE).constant() or own
     changing = [n for n in numbers if is_float(n) or is_unbacked(tx, n)]
-    if not changing and not (dtype.is_floating_point or dtype is torch.int64):
-        return None  # eager raises for a number that does not fit
+    if not changing and dtype not in _HOLDS_INTS:
+        return None
     options = {**options, "dtype": Constant(dtype)}
     if len(numbers) > 1 and len({id(number) for number in numbers}) == 1:
         return tx.run_in_graph("call_method", "repeat", [_full(tx, numbers[0], options), *_shape(nested)], {})
