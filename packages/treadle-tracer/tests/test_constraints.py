@@ -45,12 +45,12 @@ def test_dimensions_of_one_name_are_equal():
 def test_a_dimension_that_became_a_constant_is_raised_with_the_decision():
     env = ShapeEnv()
     symbol = env.create_symbol(4, "x.size()[0]")
-    check_still_dynamic({X: {0: Mark("dynamic")}}, env)
+    check_still_dynamic({X: {0: Mark("dynamic")}}, env, {X: X.text})
     env.decide(Eq(symbol, 4))
     with pytest.raises(
         ConstraintError, match=r"x.size\(\)\[0\] is marked dynamic, but the program makes it the constant 4"
     ):
-        check_still_dynamic({X: {0: Mark("dynamic")}}, env)
+        check_still_dynamic({X: {0: Mark("dynamic")}}, env, {X: X.text})
     for harmless in (Mark("maybe"), Mark("dynamic", 4, 4)):
-        check_still_dynamic({X: {0: harmless}}, env)
-    check_still_dynamic({X: {0: Mark("dynamic")}}, None)
+        check_still_dynamic({X: {0: harmless}}, env, {X: X.text})
+    check_still_dynamic({X: {0: Mark("dynamic")}}, None, {})

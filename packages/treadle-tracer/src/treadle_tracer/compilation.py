@@ -378,7 +378,8 @@ class Compilation:
         self, plan: FramePlan, gm: torch.fx.GraphModule | None, declared: Declared, generalised: bool
     ) -> Answer | None:
         result = plan.result
-        check_still_dynamic(declared, result.env)
+        names = {guard.source: guard.name for guard in result.guards.tensors}
+        check_still_dynamic(declared, result.env, names)
         if result.reason is not None:
             if self.options.fullgraph:
                 raise result.reason
@@ -394,7 +395,7 @@ class Compilation:
                 compiled = call_backend(self.backend, gm, result.graph.example_inputs)
             if not raises_before_writing(compiled) and self._relies_on_too_much(gm, result):
                 raise _CannotRunAgain
-            check_still_dynamic(declared, result.env)
+            check_still_dynamic(declared, result.env, names)
         with self._phase("codegen"):
             payload = Payload(gm, result.guards.tensors, result.reason, owner_of(self.frame, self.state.dynamic))
             if self.options.leave_unprofitable:

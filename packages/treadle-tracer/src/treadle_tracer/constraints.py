@@ -58,12 +58,15 @@ def check_given(declared: Declared, sizes: Mapping[Source, tuple[int, ...]]) -> 
                 )
 
 
-def check_still_dynamic(declared: Declared, env: ShapeEnv | None) -> None:
-    """Raise ConstraintError when a dimension that must be dynamic has become a constant, with the line of the program that did it."""
+def check_still_dynamic(declared: Declared, env: ShapeEnv | None, names: Mapping[Source, str]) -> None:
+    """Raise ConstraintError when a dimension that must be dynamic has become a constant, with the line of the program that did it.
+
+    names: what `env` calls the tensors.
+    """
     if env is None:
         return
     must = {
-        f"{source.text}.size()[{dim}]": mark
+        f"{names[source]}.size()[{dim}]": mark
         for source, marks in declared.items()
         for dim, mark in marks.items()
         if mark.policy == "dynamic"

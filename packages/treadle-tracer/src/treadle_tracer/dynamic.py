@@ -156,13 +156,13 @@ def _size_for_one(mark: Mark | None, seen: int) -> int:
     return wanted if mark is None or mark.holds(wanted) else max(mark.lower or 1, 1)
 
 
-def create_size(env: ShapeEnv, tensor: torch.Tensor, source: Source, dim: int, hint: int) -> IntLike:
-    """The symbol of a dynamic dimension in `env`; dimensions of one declared name and size share a symbol.
+def create_size(env: ShapeEnv, tensor: torch.Tensor, name: str, dim: int, hint: int) -> IntLike:
+    """The symbol of a dynamic dimension of the tensor that `env` knows by this name; dimensions of one declared name and size share one.
 
     `constraints` finds afterwards whether a declared dimension has become a constant, or two dimensions of one name differ.
     """
     mark = marks_of(tensor).get(dim, Mark("maybe"))
-    text = f"{source.text}.size()[{dim}]"
+    text = f"{name}.size()[{dim}]"
     if not mark.holds(hint):
         return env.create_symbol(hint, text)
     lower = None if mark.lower is None else max(mark.lower, 1)

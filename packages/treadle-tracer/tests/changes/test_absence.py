@@ -580,6 +580,26 @@ def class_of_a_module_object():
     yield f, ones()
 
 
+def method_of_a_module_object():
+    """The name of the module is one of the standard library's, whose attributes are guarded by identity; methods are made anew."""
+
+    class Sub(types.ModuleType):
+        def k(self):
+            return self.factor
+
+    module = Sub("types")
+    module.factor = 2
+
+    def f(x):
+        return x * module.k()
+
+    yield f, ones()
+    module.factor = 3
+    yield f, ones()
+    Sub.k = lambda self: 7
+    yield f, ones()
+
+
 def parameter_shadowed_in_the_dict():
     m = nn.Linear(2, 2, bias=False)
     with torch.no_grad():

@@ -229,3 +229,26 @@ def test_a_counter_does_not_recompile_for_ever():
         assert torch.equal(fast(ours, x), theirs(x))
     assert ours.calls == theirs.calls == 6
     assert len(recorder.graphs) == 2
+
+
+def test_tensors_of_one_text_have_sizes_of_their_own():
+    """Keys that are objects are written as `<Key>`, as the parameters in the state of an optimizer are."""
+
+    class Key:
+        pass
+
+    table = {Key(): torch.ones(3, 2), Key(): torch.ones(4, 5), Key(): torch.ones(4, 5)}
+
+    def function(x):
+        return x + sum(value.sum() * value.shape[0] for value in table.values())
+
+    recorder = Recorder()
+    handler = compile_handler(recorder, TracerOptions(raise_internal_errors=True, dynamic=True))
+    handler.add_root(function.__code__)
+    fast = treadle_frame.dispatcher(function, handler)
+    for first, second in ((3, 4), (5, 6), (6, 6)):
+        for key, rows in zip(table, (first, second, second), strict=True):
+            table[key] = torch.randn(rows, 2 * rows)
+        x = torch.randn(2)
+        assert torch.allclose(fast(x), function(x))
+    assert len(recorder.graphs) == 1

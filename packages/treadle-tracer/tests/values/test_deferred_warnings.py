@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import threading
 import time
 import warnings
 
 import pytest
 import sympy  # noqa: F401 -- adds a filter when it is imported
 import torch
+import torch.nn.functional as F
 from compile_runs import compiled
+
+from treadle_tracer.values.heard_warnings import Warned, raise_at_warnings
 
 
 def ignored(x):
@@ -220,3 +224,51 @@ def test_the_interpreter_s_own_filters_hold_plain_text(action, module):
     assert run(fast) == expected
     if (action, module) != ("error", __name__):
         assert recorder.graphs
+
+
+# ---- what PyTorch's own functions warn of
+
+
+def implicit_dimension(x):
+    return F.softmax(x) + F.log_softmax(x * 2)
+
+
+def copied(x):
+    made = torch.tensor(x, requires_grad=True)
+    return made * torch.tensor(data=x.T, dtype=torch.float64) + x.double().new_tensor(x)
+
+
+def broadcast_target(x):
+    return F.mse_loss(x, x[:1]), torch.nn.L1Loss()(x, x[:1])
+
+
+def resized(x):
+    return torch.add(x, x, out=torch.empty(1))
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize("program", [implicit_dimension, copied, broadcast_target, resized], ids=lambda f: f.__name__)
+def test_functions_of_torch_warn_in_every_call_from_the_users_line(program, dynamic):
+    expected = outcome(program)
+    fast, recorder = compiled(program, dynamic=dynamic)
+    assert outcome(fast) == expected and recorder.graphs
+
+
+def test_sizes_that_are_equal_are_not_warned_of():
+    fast, recorder = compiled(lambda x: F.mse_loss(x[:, :1], x.sum(1, keepdim=True)), dynamic=True)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for rows in (4, 5, 6):
+            fast(torch.ones(rows, 3))
+    assert len(recorder.graphs) == 1
+
+
+def test_other_threads_warn_while_a_thread_listens():
+    with warnings.catch_warnings(record=True) as seen, raise_at_warnings():
+        warnings.simplefilter("always")
+        other = threading.Thread(target=warnings.warn, args=("from another thread",))
+        other.start()
+        other.join()
+        with pytest.raises(Warned):
+            warnings.warn("from this one")
+    assert [str(w.message) for w in seen] == ["from another thread"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections
 import itertools
+import warnings
 
 import pytest
 import torch
@@ -116,3 +117,23 @@ def test_numbers_of_more_than_64_bits(requires_grad):
             except OverflowError as error:
                 ends.append(str(error))
         assert ends[0] == ends[1]
+
+
+@pytest.mark.parametrize(
+    "program",
+    [
+        lambda x: torch.quantize_per_tensor(x, 0.1, 0, torch.qint8).dequantize(),
+        lambda x: torch.ops.aten.quantize_per_tensor.default(x, 0.1, 0, torch.quint8).int_repr(),
+        lambda x: torch.from_dlpack(x.exp()) + 1,
+    ],
+    ids=["quantised", "quantised by the operator", "exchanged"],
+)
+def test_what_fake_tensors_cannot_be_is_left_to_python(program):
+    """PyTorch's fake kernel of quantize_per_tensor gives a tensor of floats."""
+    x = torch.linspace(-1, 1, 5)
+    fast, _ = compiled(program)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")  # of memory that a fake tensor does not have
+        warnings.filterwarnings("ignore", message="torch.quantize_per_tensor")
+        for _ in range(2):
+            torch.testing.assert_close(fast(x), program(x))

@@ -1,4 +1,4 @@
-"""Implementations on fake tensors for operators whose results have other strides in PyTorch's fake kernels than in eager.
+"""Implementations on fake tensors for operators whose results have other strides in PyTorch's fake kernels than in eager, or another dtype.
 
 Found by running the operator samples on torch 2.13.
 """
@@ -6,6 +6,7 @@ Found by running the operator samples on torch 2.13.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch._prims_common import suggest_memory_format
@@ -40,4 +41,9 @@ def index_fill(x: torch.Tensor, dim: int, index: torch.Tensor, value: float | to
     return torch.empty_like(x)
 
 
-__all__ = ["index_fill", "max_unpool2d", "roll"]
+def quantised(*args: Any, **kwargs: Any) -> torch.Tensor:
+    """Fake tensors are not quantised: PyTorch's kernel gives one with the dtype of the argument, and others refuse."""
+    raise NotImplementedError("a quantised tensor has no fake tensor")
+
+
+__all__ = ["index_fill", "max_unpool2d", "quantised", "roll"]

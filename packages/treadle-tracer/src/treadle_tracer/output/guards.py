@@ -53,6 +53,7 @@ class TensorGuard:
     strides: tuple[int, ...] | None
     rules: tuple[StrideRule, ...] | None
     requires_grad: bool
+    name: str  # what the shape environment calls the tensor
 
     @classmethod
     def of(
@@ -62,11 +63,12 @@ class TensorGuard:
         dims: tuple[int, ...],
         by_identity: bool,
         free_strides: tuple[int, ...] = (),
+        name: str | None = None,
     ) -> TensorGuard:
         """The metadata of `tensor`."""
         strides = tuple(tensor.stride()) if tensor.layout is torch.strided else None
         rules = stride_rules(tensor, dims, free_strides) if dims or free_strides else None
-        kept = (tensor.dtype, tensor.device, tensor.layout, strides, rules, tensor.requires_grad)
+        kept = (tensor.dtype, tensor.device, tensor.layout, strides, rules, tensor.requires_grad, name or source.text)
         identity = tensor if by_identity else None
         return cls(source, tuple(tensor.shape), dims, identity, type(tensor), *kept)
 
@@ -214,6 +216,7 @@ class GuardSet:
         reason: str = "",
         by_identity: bool = False,
         free_strides: tuple[int, ...] = (),
+        name: str | None = None,
     ) -> None:
         """Rely on the metadata of a tensor; with `by_identity` also on its identity, because the graph has it as an attribute.
 
@@ -230,7 +233,7 @@ class GuardSet:
         elif first is not source:
             self.add(source, "same_object", first)
         dims = tuple(sorted({d % tensor.dim() for d in dynamic_dims})) if tensor.dim() else ()
-        self._tensors[source] = TensorGuard.of(source, tensor, dims, by_identity, free_strides)
+        self._tensors[source] = TensorGuard.of(source, tensor, dims, by_identity, free_strides, name)
         if first is not source:
             return
         for accessors, op, arg, text in tensor_check.checks(tensor, dims, free_strides):
@@ -319,7 +322,7 @@ class GuardSet:
         for tensor in self.tensors:
             if tensor.rules is None:
                 continue
-            text = tensor.source.text
+            text = tensor.name
             if owners.setdefault(text, tensor.source) != tensor.source:
                 raise InternalError("guards", f"two tensors are called {text}")
             for dim in range(len(tensor.sizes)):

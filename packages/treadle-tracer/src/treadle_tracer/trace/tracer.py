@@ -342,7 +342,8 @@ class Tracer:
         static = static and not self.symbols.dynamic.is_input(source)
         dims = () if static else self.symbols.dynamic_dims(source, obj)
         free = () if static else self.symbols.free_strides(source, obj)
-        self.guards.add_tensor(source, obj, dims, by_identity=static, free_strides=free)
+        name = self.symbols.name_of(source) if dims or free else None
+        self.guards.add_tensor(source, obj, dims, by_identity=static, free_strides=free, name=name)
         with outside_transforms(), self.contexts.while_making_fakes():
             fake = self.symbols.fake_like(source, obj, dims, free)
         made = TensorValue(None, fake, obj, source, static)

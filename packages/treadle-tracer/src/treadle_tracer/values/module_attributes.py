@@ -53,6 +53,8 @@ def _checked(tx: TraceContext, module: types.ModuleType, name: str, value: Any, 
     if value is MISSING:
         tx.guards.add(ConstSource(module), "lacks_attr", name)
         tx.raise_exception(AttributeError, f"module {module.__name__!r} has no attribute {name!r}")
+    if type(value) is types.MethodType:  # made anew by every reading, so that its identity tells nothing
+        return tx.wrap(value, source)
     return tx.wrap_name(value, source, module.__name__)
 
 

@@ -84,6 +84,7 @@ class Symbols:
         self._nodes: dict[Any, fx.Node] = {}
         self._integers: dict[Source, SymbolicValue] = {}
         self._names: dict[Source, str] = {}
+        self._taken: set[str] = set()
         self.computed_places: dict[Any, ComputedSource] = {}  # where expressions are found, by expression
 
     def dynamic_dims(self, source: Source, tensor: torch.Tensor) -> tuple[int, ...]:
@@ -124,7 +125,7 @@ class Symbols:
         sizes: list[Any] = [None] * tensor.dim()
         hints = hints_of(tensor, source, self.dynamic, self.options)
         for dim in dims:
-            symbol = create_size(self.env, tensor, source, dim, hints[dim])
+            symbol = create_size(self.env, tensor, self.name_of(source), dim, hints[dim])
             sizes[dim] = symbol
             self.sources[symbol] = (source, dim)
         exprs = [tensor.shape[d] if size is None else size for d, size in enumerate(sizes)]
@@ -140,7 +141,7 @@ class Symbols:
 
     def _free_stride(self, tensor: torch.Tensor, source: Source, free: tuple[int, ...], dim: int) -> Any:
         lower = 2 if dim in free else None  # without gaps it is another layout: see `dynamic.is_free_stride`
-        return self.env.create_symbol(tensor.stride(dim), f"{source.text}.stride()[{dim}]", lower=lower)
+        return self.env.create_symbol(tensor.stride(dim), f"{self.name_of(source)}.stride()[{dim}]", lower=lower)
 
     def exclude_ones(self, fake: torch.Tensor) -> None:
         """Exclude size 1 from the dynamic sizes of a tensor: the program has asked for its layout, which may differ there."""
@@ -188,19 +189,20 @@ class Symbols:
         """Whether the float or string at `source` is no constant: it has changed between earlier calls, or each call chooses it anew."""
         return source is not None and (source in self.dynamic or is_computed_item(source))
 
-    def _name_of(self, source: Source) -> str:
-        """What the shape environment calls the number at a source. Sources may share a text; names are unique."""
+    def name_of(self, source: Source) -> str:
+        """What the shape environment calls the number or the tensor at a source. Sources may share a text; names are unique."""
         name = self._names.get(source)
         if name is None:
-            taken, name = set(self._names.values()), source.text
-            while name in taken:
+            name = source.text
+            while name in self._taken:
                 name += "'"
             self._names[source] = name
+            self._taken.add(name)
         return name
 
     def integer(self, tx: TraceContext, number: int, source: Source) -> Value:
         """The int at `source` as a symbol."""
-        name = self._name_of(source)
+        name = self.name_of(source)
         tx.guards.add_integer(source, name)  # every time: a part of the trace that is given up takes its guards with it
         found = self._integers.get(source)
         if found is None:
@@ -214,7 +216,7 @@ class Symbols:
 
     def float_number(self, tx: TraceContext, number: float, source: Source) -> Value:
         """The float at `source` as a symbol."""
-        name = self._name_of(source)
+        name = self.name_of(source)
         tx.guards.add_float(source, name)
         found = self._integers.get(source)
         if found is None:

@@ -8,7 +8,8 @@ import torch
 
 from treadle_tracer.by_identity import is_one_of
 from treadle_tracer.errors import Unsupported
-from treadle_tracer.values.base import NONE, TRUE, Constant, LazyValue
+from treadle_tracer.values.base import NONE, TRUE, Constant, LazyValue, is_none
+from treadle_tracer.values.deferred_warnings import warn
 from treadle_tracer.values.gradients import set_requires_grad
 from treadle_tracer.values.sequences import Sequence, TupleValue
 from treadle_tracer.values.tensor import SymbolicValue, TensorValue
@@ -17,6 +18,37 @@ from treadle_tracer.values.value import Value
 
 if TYPE_CHECKING:
     from treadle_tracer.values.value import TraceContext
+
+
+_ADVICE = (
+    "To copy construct from a tensor, it is recommended to use sourceTensor.detach().clone() or "
+    "sourceTensor.detach().clone().requires_grad_(True), rather than {}(sourceTensor)."
+)
+
+
+def copy_of_tensor(
+    tx: TraceContext, name: str, args: list[Value], kwargs: dict[str, Value], like: Value | None = None
+) -> Value | None:
+    """`torch.tensor(data)` and `like.new_tensor(data)` of a tensor, against which PyTorch advises; None for what this does not cover."""
+    options = {**dict(zip(("data",), args, strict=False)), **kwargs}
+    source = options.pop("data", NONE)
+    source = source.force(tx) if isinstance(source, LazyValue) else source
+    is_covered = len(args) <= 1 and options.keys() <= {"dtype", "device", "requires_grad"}
+    if not isinstance(source, TensorValue) or not is_covered:
+        return None
+    wanted = options.pop("requires_grad", None)
+    given = {key: value for key, value in options.items() if not is_none(value)}
+    for key in ("dtype", "device") if like is not None else ():
+        given.setdefault(key, like.get_attr(tx, key))
+    warn(tx, Constant(_ADVICE.format(name)), UserWarning)
+    plain = tx.run_in_graph("call_method", "detach", [source], {})
+    if given:
+        made = tx.run_in_graph("call_method", "to", [plain], {**given, "copy": TRUE})
+    else:
+        made = tx.run_in_graph("call_method", "clone", [plain], {})
+    if wanted is not None and isinstance(made, TensorValue):
+        set_requires_grad(tx, made, wanted)
+    return made
 
 
 def new_parameter(tx: TraceContext, args: list[Value], kwargs: dict[str, Value]) -> Value:

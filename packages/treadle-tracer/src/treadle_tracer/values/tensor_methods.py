@@ -17,6 +17,7 @@ from treadle_tracer.values.class_lookup import MISSING, lookup
 from treadle_tracer.values.index_sequences import with_stacked_integers
 from treadle_tracer.values.originals import is_original, original
 from treadle_tracer.values.tensor import TensorValue, shape_of
+from treadle_tracer.values.tensor_construction import copy_of_tensor
 from treadle_tracer.values.tensor_hooks import register_hook
 from treadle_tracer.values.tensor_queries import answer_of_object, storage_offset
 from treadle_tracer.values.tensor_subclasses import OverridingTensor, as_subclass, call_override_of_method
@@ -114,6 +115,11 @@ def _size(tx: TraceContext, owner: TensorValue, args: list[Value], kwargs: dict[
     return None
 
 
+def _new_tensor(tx: TraceContext, owner: TensorValue, args: list[Value], kwargs: dict[str, Value]) -> Value | None:
+    copy = copy_of_tensor(tx, "tensor.new_tensor", args, kwargs, like=owner)
+    return new_tensor(tx, owner, args, kwargs) if copy is None else copy
+
+
 def _length(tx: TraceContext, owner: TensorValue, args: list[Value], kwargs: dict[str, Value]) -> Value:
     return shape_of(tx, owner).items[0] if owner.fake.dim() else Constant(owner.length(tx))
 
@@ -166,7 +172,7 @@ _TENSOR_METHODS: dict[str, Callable[..., Value | None]] = by_name(
     ("__contains__", _unsupported("branch-on-tensor")),
     (
         "data_ptr storage untyped_storage share_memory_ __reduce_ex__ __deepcopy__ "
-        "retain_grad set_ __repr__ __str__ __format__ apply_ map_ is_shared pin_memory __torch_function__",
+        "__dlpack__ retain_grad set_ __repr__ __str__ __format__ apply_ map_ is_shared pin_memory __torch_function__",
         _unsupported("tensor-method"),
     ),
     ("register_hook", register_hook),
@@ -175,7 +181,7 @@ _TENSOR_METHODS: dict[str, Callable[..., Value | None]] = by_name(
     ("numpy __array__", _to_numpy),
     ("backward", differentiation.tensor_backward),
     ("size", _size),
-    ("new_tensor", new_tensor),
+    ("new_tensor", _new_tensor),
     ("__len__", _length),
     ("storage_offset", _storage_offset),
     ("type", _type_method),

@@ -33,6 +33,8 @@ from treadle_tracer.values.call_effects import is_in_place
 from treadle_tracer.values.caught_errors import caught_error
 from treadle_tracer.values.constant_objects import MadeConstantObject
 from treadle_tracer.values.constants import is_numpy_scalar
+from treadle_tracer.values.functions import FunctionValue
+from treadle_tracer.values.heard_warnings import Warned, raise_at_warnings
 from treadle_tracer.values.hidden_draws import refuse_behind_draws
 from treadle_tracer.values.known_results import known_result
 from treadle_tracer.values.mappings import DictValue, DictView
@@ -205,6 +207,10 @@ def _call_in_graph(
     caught = None
     try:
         pairs, named, result = _run_or_fix_floats(tx, op, target, pairs, named)
+    except Warned:
+        if type(target) is not types.FunctionType:
+            raise Unsupported("output", f"{_name(target)}, which warns") from None
+        return tx.inline(FunctionValue.outside(tx, target, ConstSource(target)), args, kwargs)
     except Unsupported as refusal:
         if arguments.has_numpy:  # with NumPy's scalars the call may work
             raise Unsupported("graph-argument", f"a scalar of NumPy in {_name(target)}") from None
@@ -438,12 +444,17 @@ def run_fake(tx: TraceContext, op: str, target: Any, args: list[Any], kwargs: di
 
 def _is_cacheable(target: Any) -> bool:
     """Whether the fake result follows from the metadata of the arguments, as it does for what PyTorch itself defines."""
+    return (
+        _is_of_torch(target) and target is not torch.autograd.grad
+    )  # which reads, and frees, the history of its arguments
+
+
+def _is_of_torch(target: Any) -> bool:
+    """Whether PyTorch itself defines the function, or the method of this name."""
     if isinstance(target, str):
         return True
     if isinstance(target, (torch._ops.OpOverload, torch._ops.OpOverloadPacket)):
         return str(target).startswith("aten.")
-    if target is torch.autograd.grad:
-        return False  # it reads, and frees, the history of its arguments
     if isinstance(target, types.MethodDescriptorType):
         return target.__objclass__ is torch._C.TensorBase
     return isinstance(target, _FUNCTIONS) and str(target.__module__).split(".")[0] in ("torch", "_operator", "builtins")
@@ -457,7 +468,8 @@ def _run_fake(tx: TraceContext, op: str, target: Any, args: list[Any], kwargs: d
     record = operator_record(target)
     in_python = tx.symbols.env is not None and not (record is not None and record.python_kernel_copies)
     python_kernels = enable_python_dispatcher() if in_python else nullcontext()
-    with tx.fake_mode, python_kernels, tx.symbols.unbacked.naming(tx):
+    heard = raise_at_warnings() if _is_of_torch(target) else nullcontext()
+    with tx.fake_mode, python_kernels, tx.symbols.unbacked.naming(tx), heard:
         try:
             function: Any = target
             if record is not None and record.fake_function is not None:

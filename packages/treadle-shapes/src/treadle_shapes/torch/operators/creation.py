@@ -54,6 +54,7 @@ family(
     held_by_result=("value",),
 )
 family("fill_diagonal", fake_function=functional_forms.fill_diagonal_)
+family("quantize_per_tensor", fake_function=fake_kernels.quantised)
 # Only sizes, strides and dtype of the first argument matter.
 family("copy", kind=Kind.COPY, element_use=ElementUse.IGNORED, linear_in=(("src",),))
 family("zero", kind=Kind.POINTWISE, element_use=ElementUse.IGNORED)

@@ -16,6 +16,7 @@ from treadle_tracer.values.rules import autograd_functions
 from treadle_tracer.values.rules.checkpoints import checkpoint
 from treadle_tracer.values.rules.numpy_arrays import tensor_of_array
 from treadle_tracer.values.rules.rule import Apply, Args, Effect, Kwargs, Rule, members
+from treadle_tracer.values.tensor_construction import copy_of_tensor
 from treadle_tracer.values.tensors_of_numbers import tensor_of_numbers
 from treadle_tracer.values.unbacked import check
 from treadle_tracer.values.value import Value
@@ -63,6 +64,9 @@ def _tensor_of_numbers(function: Callable[..., Any]) -> Apply:
         data = args[0].force(tx) if args and isinstance(args[0], LazyValue) else args[0] if args else None
         if isinstance(data, ArrayValue):
             return tensor_of_array(tx, function, data, args[1:], kwargs)
+        copy = copy_of_tensor(tx, "torch.tensor", args, kwargs) if function is torch.tensor else None
+        if copy is not None:
+            return copy
         made = tensor_of_numbers(tx, data, kwargs) if data is not None and len(args) == 1 else None
         return tx.run_in_graph("call_function", function, args, kwargs) if made is None else made
 
