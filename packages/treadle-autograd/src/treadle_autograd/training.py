@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import fx
 
-from treadle_shapes import paused
+from treadle_shapes import paused, signals_held
 from treadle_shapes.torch import outside_transforms, undisturbed
 
 from .aliasing import picker
@@ -188,7 +188,7 @@ class TrainingProgram:
             if len(self._absent) >= _MOST_SETS:
                 return ()
             is_kept = self._names is not None and self._names.has(wanted, undefined)
-            with paused():
+            with signals_held(), paused():
                 does_without = is_kept or self.halves.whole().why_not_without(undefined) is None
             self._absent[undefined] = undefined if does_without else ()
         return self._absent[undefined]
@@ -204,7 +204,7 @@ class TrainingProgram:
         """The compiled graph of the gradients at these positions without these tangents, found or made."""
 
         def graph() -> fx.GraphModule:
-            with paused():
+            with signals_held(), paused():
                 return self.halves.whole().backward(wanted, absent)
 
         found = None if self._names is None else self._names.find(wanted, absent, graph)

@@ -57,6 +57,7 @@ with paused():
     from treadle_shapes.guards import Dropped, Frame, Guard, GuardFunction
     from treadle_shapes.prove import prove
     from treadle_shapes.python_functions import python_function
+    from treadle_shapes.signals import signals_held
 
 __all__ = [
     "POLICIES",
@@ -107,6 +108,7 @@ __all__ = [
     "minimum",
     "paused",
     "prove",
+    "signals_held",
     "simplify",
     "substitute",
     "symbol",

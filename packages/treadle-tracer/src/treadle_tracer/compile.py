@@ -20,7 +20,7 @@ import torch
 from torch.utils.weak import WeakIdKeyDictionary
 
 import treadle_frame
-from treadle_shapes import ConstraintError, held_during_fork
+from treadle_shapes import ConstraintError, held_during_fork, signals_held
 from treadle_shapes.torch import undisturbed
 
 from . import stance
@@ -229,7 +229,7 @@ class FrameCompiler:
                 return answer
             state.beyond_limit = BeyondLimit.begin(code)
             return treadle_frame.RUN_ONCE
-        with _torch_state_kept(promises_to_draw_nothing(self.backend)), room_to_recurse():
+        with signals_held(), _torch_state_kept(promises_to_draw_nothing(self.backend)), room_to_recurse():
             return self._compile(frame, state, dynamic)
 
     # ---- entries that exist
@@ -372,7 +372,7 @@ class FrameCompiler:
 @contextlib.contextmanager
 def tracing_lock() -> Iterator[None]:
     """For a trace without a frame: one at a time, and torch's state is afterwards what it was."""
-    with _LOCK, _torch_state_kept(draws_nothing=True):
+    with _LOCK, signals_held(), _torch_state_kept(draws_nothing=True):
         yield
 
 

@@ -263,12 +263,15 @@ def test_sizes_that_are_equal_are_not_warned_of():
     assert len(recorder.graphs) == 1
 
 
-def test_other_threads_warn_while_a_thread_listens():
+def test_what_is_not_of_torch_or_not_of_this_thread_warns():
     with warnings.catch_warnings(record=True) as seen, raise_at_warnings():
         warnings.simplefilter("always")
-        other = threading.Thread(target=warnings.warn, args=("from another thread",))
+        other = threading.Thread(target=F.softmax, args=(torch.ones(2, 2),))
         other.start()
         other.join()
+        warnings.warn("of this file")
         with pytest.raises(Warned):
-            warnings.warn("from this one")
-    assert [str(w.message) for w in seen] == ["from another thread"]
+            F.softmax(torch.ones(2, 2))
+    texts = [str(w.message) for w in seen]
+    assert len(texts) == 2 and texts[0].startswith("Implicit dimension choice") and texts[1] == "of this file"
+    assert seen[1].filename == __file__

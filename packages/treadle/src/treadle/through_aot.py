@@ -12,7 +12,7 @@ from torch import fx
 
 import treadle_autograd
 from treadle_autograd import aot, run_in_pieces, switches_inference_mode, why_not_compile_piece, with_gradients_off
-from treadle_shapes import paused
+from treadle_shapes import paused, signals_held
 
 from . import logs
 from .bugs import Compiled, compile_or, compile_or_eager, run_in_eager
@@ -66,7 +66,7 @@ class ThroughAot:
             run.raises_before_writing = compiled.raises_before_writing
             return run
 
-        with paused():
+        with signals_held(), paused():
             return compile_or_eager(gm, example_inputs, self._options, build)
 
     def _compile_piece(self, piece: fx.GraphModule, inputs: Sequence[Any]) -> Compiled:
@@ -125,7 +125,7 @@ class _Halves:
         return Keeping(self.compile, self.find, identity), Keeping(*backward, identity)
 
     def _compile_backward(self, aten: fx.GraphModule, inputs: Sequence[Any]) -> Compiled:
-        with paused():
+        with signals_held(), paused():
             return compile_or_eager(aten, inputs, self._options, lambda: self.compile(aten, inputs))
 
     def _find_backward(self, name: str, graph: Callable[[], fx.GraphModule]) -> Compiled | None:
@@ -137,7 +137,7 @@ class _Halves:
     def _late(self, build: Callable[[], Any]) -> Any:
         """The result of `build`, None where it fails. The real inputs have gone by now."""
         examples = [node.meta.get("example_value") for node in self._gm.graph.find_nodes(op="placeholder")]
-        with paused():
+        with signals_held(), paused():
             return compile_or(lambda reason: None, self._gm, examples, self._options, build)
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import fx
 
-from treadle_shapes import paused
+from treadle_shapes import paused, signals_held
 from treadle_shapes.torch import outside_transforms
 
 from ..custom_gradients import CustomCall
@@ -36,7 +36,7 @@ class _Graphs:
     def halves(self) -> Halves:
         """Raises InternalError where they are not what the record says."""
         recipe, examples = self._recipe, self._examples()
-        with paused(), outside_transforms(), recipe.ambient.in_force():
+        with signals_held(), paused(), outside_transforms(), recipe.ambient.in_force():
             joint = trace_joint(self._gm, examples, recipe.decompositions)
             if joint is None:
                 raise InternalError("kept", "there is nothing to differentiate")

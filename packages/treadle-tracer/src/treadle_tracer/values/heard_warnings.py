@@ -7,6 +7,7 @@ size-oblivious answers make of the sizes. So the call is given up: a Python func
 
 from __future__ import annotations
 
+import sys
 import threading
 import warnings
 from collections.abc import Iterator
@@ -20,7 +21,7 @@ class Warned(BaseException):
 
 @contextmanager
 def raise_at_warnings() -> Iterator[None]:
-    """Raise Warned in this thread where `warnings.warn` is called in the block. Other threads warn as ever.
+    """Raise Warned where PyTorch's code calls `warnings.warn` in this thread in the block. Other threads and other code warn as ever.
 
     The function is exchanged, not the filters: these are looked at by all threads, and a change of them makes every place warn again.
     """
@@ -28,7 +29,9 @@ def raise_at_warnings() -> Iterator[None]:
 
     def warn(message: Any, category: Any = None, stacklevel: int = 1, *args: Any, **kwargs: Any) -> None:
         if is_active and threading.get_ident() == thread:
-            raise Warned
+            caller = sys._getframe(1).f_globals.get("__name__", "")
+            if caller.partition(".")[0] == "torch":
+                raise Warned
         present(message, category, stacklevel + 1, *args, **kwargs)
 
     is_active = True
