@@ -87,3 +87,21 @@ def test_backward_computes_again_what_forward_computed():
         gradients.append(torch.autograd.grad(function(*inputs), inputs))
     for eager, found, exact in zip(*gradients, strict=True):
         assert (found - exact).abs().max() <= 4 * (eager - exact).abs().max()
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_autocast_at_several_sizes(dtype):
+    """With symbolic sizes, products in float32 were compiled inside of autocast, which made their results 16-bit numbers."""
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.Linear(6, 16), torch.nn.GELU(), torch.nn.Linear(16, 3))
+    with treadle.config.patch(raise_internal_errors=True, leave_unprofitable=False):
+        treadle.reset()
+        compiled = treadle.compile(model)
+        for rows in (16, 24, 40):
+            x = torch.randn(rows, 6)
+            with torch.autocast("cpu", dtype=dtype):
+                found, expected = compiled(x), model(x)
+            assert found.dtype == expected.dtype == dtype
+            torch.testing.assert_close(found, expected, atol=1e-2, rtol=1e-2)
+            gradients = [torch.autograd.grad(y.float().sum(), model[0].weight)[0] for y in (found, expected)]
+            torch.testing.assert_close(*gradients, atol=2e-2, rtol=2e-2)

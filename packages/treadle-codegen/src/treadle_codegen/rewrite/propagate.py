@@ -27,8 +27,9 @@ def fake_mode_of(graph: fx.Graph) -> FakeTensorMode | None:
 
 @contextmanager
 def running(mode: FakeTensorMode) -> Iterator[None]:
-    """Operators return fake results and decide nothing about symbolic sizes."""
-    with mode:
+    """Operators return fake results, decide nothing about symbolic sizes, and take what they are given: casts stand in the graph, and a
+    compile inside of autocast must add none."""
+    with mode, torch._C._DisableAutocast():
         if mode.shape_env is None:
             yield
             return

@@ -95,3 +95,13 @@ def test_overflow_is_infinite_as_in_eager() -> None:
     x = torch.full((2, 64), 60000.0, dtype=HALF)
     graph = capture(lambda x: x @ x.t(), (x,))
     assert torch.equal(compile_graph(graph, (x,))(x)[0], torch.full((2, 2), float("inf"), dtype=HALF))
+
+
+@pytest.mark.parametrize("case", ["linear", "chain", "bmm"])
+def test_a_compile_inside_of_autocast_adds_no_casts(case: str) -> None:
+    """Autocast made float16 of what was to be computed in float32, and the kernel wrote float32 into a tensor of float16."""
+    function, tensors = CASES[case]
+    graph = capture(function, tensors)
+    with torch.autocast("cpu", dtype=HALF):
+        (found,) = compile_graph(graph, tensors, options=CodegenOptions(verify=True))(*tensors)
+    torch.testing.assert_close(found, function(*tensors))
