@@ -70,7 +70,8 @@ _ROUNDINGS: dict[Callable[..., Any], str] = {
     math.ceil: "ceil",
     builtins.round: "round",
 }
-"""Functions from a float to an int. The int is a constant, guarded as such: more floats than the one at hand round to it."""
+"""Functions from a float to an int. A float that the caller gives rounds to a constant, guarded as such: more floats than the one at hand
+do. What is computed from sizes alone (`math.ceil(height / 32) * 32`) changes with them, and so does the int."""
 
 _TESTS: dict[Callable[..., Any], Callable[[Any], bool]] = {
     math.isnan: math.isnan,
@@ -168,22 +169,36 @@ def _test(tx: TraceContext, function: Callable[..., Any], x: Any) -> bool:
 
 
 def _rounded(tx: TraceContext, function: Callable[..., Any], value: SymbolicValue) -> Value:
-    import treadle_shapes.torch
-    from treadle_shapes.floats import round_to_int
+    from treadle_shapes.floats import has_float_symbol, round_to_int
 
     env, x = tx.symbols.env, expression(value)
     if env.is_unbacked(x):
-        number = treadle_shapes.torch.sym_int(env, round_to_int(_ROUNDINGS[function], x))
-        return tx.number(
-            number, tx.graph.call("call_function", function, (value.node(tx),), {}, number, tx.stack_trace())
-        )
+        return _whole_number(tx, function, value)
     try:
         number = function(env.hint(x))
     except (ArithmeticError, ValueError):
         return _with_constants(tx, function, [value])  # which raises it in the traced program
     if not -_EXACT < number < _EXACT:
         return _with_constants(tx, function, [value])
-    return Constant(env.specialize(round_to_int(_ROUNDINGS[function], x)))
+    if has_float_symbol(x) or not _is_small(tx, x):
+        return Constant(env.specialize(round_to_int(_ROUNDINGS[function], x)))
+    return _whole_number(tx, function, value)
+
+
+def _is_small(tx: TraceContext, x: Any) -> bool:
+    """Whether a float that sizes give rounds to an int of 64 bits, guarded where that is so now."""
+    from treadle_shapes.floats import compare, float_fn
+
+    return tx.symbols.env.decide(compare("lt", float_fn("fabs", x), float(_EXACT)))
+
+
+def _whole_number(tx: TraceContext, function: Callable[..., Any], value: SymbolicValue) -> Value:
+    """The rounded float as a node of the graph."""
+    from treadle_shapes.floats import round_to_int
+    from treadle_shapes.torch import sym_int
+
+    number = sym_int(tx.symbols.env, round_to_int(_ROUNDINGS[function], expression(value)))
+    return tx.number(number, tx.graph.call("call_function", function, (value.node(tx),), {}, number, tx.stack_trace()))
 
 
 def _computed(
