@@ -152,6 +152,13 @@ class CodeState:
             apart=known.apart,
         )
 
+    def inherit(self, changes: Mapping[Source, Mapping[int, int]]) -> None:
+        """Record what the trace that calls this continuation says of its arguments: as if earlier calls had shown it."""
+        for source, dims in changes.items():
+            sizes = self.dynamic.setdefault(source, {})
+            for dim, size in dims.items():
+                sizes[dim] = max(size, sizes.get(dim, 0))
+
     def _learn_sizes(self, frame: treadle_frame.FrameInfo, entry: Any) -> None:
         """Learn which sizes and numbers of this call an entry does not have.
 

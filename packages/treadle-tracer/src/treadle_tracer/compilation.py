@@ -37,6 +37,7 @@ from .output.deferred_asserts import asserts_of
 from .output.dropped_entries import References
 from .output.entry import FramePlan, Payload, finish_entry, program_of_original, with_accepted_sizes
 from .output.graph_writes import may_raise_by_value, why_not_deoptimise
+from .output.inherited_changes import Changes, inherited_changes
 from .output.left_frames import can_watch
 from .output.outdated import overwritten_numbers, why_outdated
 from .output.outside_devices import without_devices
@@ -111,6 +112,7 @@ class Compilation:
         self.model = program_of(frame.code).model
         self.was_here = was_here
         self.caller_handles = sys.exception() is not None
+        self.inherited: dict[CodeType, Changes] = {}  # what is known to change in the calls of continuations
         self._traces: list[TraceResult] = []
 
     def run(self, dynamic: DynamicSources) -> Answer:
@@ -420,6 +422,8 @@ class Compilation:
             if not (payload.dynamic and check_size_one(gm, payload.inputs, payload.dynamic, self.frame)):
                 return None  # the backend has made a decision of its own
             entry = with_accepted_sizes(entry)
+        if plan.leaving is not None and self.options.dynamic is not False:
+            self.inherited = inherited_changes(plan.leaving, result)
         self.state.foreseen += any(getattr(function, "is_foreseen", False) for function, _ in result.mutations.outputs)
         self.observer.on_entry(entry)
         return entry

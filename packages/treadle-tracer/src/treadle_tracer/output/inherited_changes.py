@@ -1,0 +1,125 @@
+"""What a continuation's arguments are known to change by: sizes and numbers that are symbols in the trace that breaks.
+
+    def f(x):              # x has had several lengths
+        y = x * 2
+        print(y.sum())     # break: the continuation is called with y, whose length is that of x
+        return y + 1
+
+Without this, each continuation is compiled for one size, and once more when the next call has another one. A size that depends on data
+changes, too, whatever the frame's own arguments do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from types import CodeType
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from treadle_shapes.torch import raw_expr
+
+from ..source import DictItemSource, ListItemSource, LocalSource, Source, TupleItemSource
+from ..values.base import Constant
+from ..values.mappings import DictValue
+from ..values.sequences import ListValue, TupleValue
+from ..values.tensor import SymbolicValue, TensorValue
+from .breaking_instruction import result_names, untouched_slots
+from .left_frames import CALL_SLOTS, value_in
+
+if TYPE_CHECKING:
+    from ..trace.result import TraceResult
+    from ..values.value import Value
+    from .left_frames import Exit
+    from .resume import Break
+
+Changes = dict[Source, dict[int, int]]  # as in `dynamic.DynamicSources`
+
+# Containers within containers are looked into so deep, and no further than so many values.
+_DEPTH = 4
+_MOST_VALUES = 1000
+
+
+def inherited_changes(leaving: Break, result: TraceResult) -> dict[CodeType, Changes]:
+    """For each continuation that may be called next, which of its arguments change."""
+    found: dict[CodeType, Changes] = {}
+    if result.env is None:
+        return found
+    hints = result.env.hints
+    for exit_ in (*leaving.exits, *([] if leaving.on_exception is None else [leaving.on_exception])):
+        budget = iter(range(_MOST_VALUES))
+        changes = found.setdefault(exit_.target.code, {})
+        for source, value in _arguments(exit_, _below_call(leaving)):
+            for place, part in _parts(source, value, budget, _DEPTH):
+                dims = _changing(part, hints)
+                if dims is not None:
+                    known = changes.setdefault(place, {})
+                    known.update({dim: max(size, known.get(dim, 0)) for dim, size in dims.items()})
+    return {code: changes for code, changes in found.items() if changes}
+
+
+def _below_call(leaving: Break) -> dict[str, Value]:
+    """What stands on the stack below a call that breaks, by the names that it is kept under while the call runs."""
+    frame = leaving.innermost
+    if frame.instruction.opname not in CALL_SLOTS:
+        return {}
+    kept = frame.stack[untouched_slots(frame) :]
+    return {name: value_in(slot) for name, slot in zip(result_names(frame)[:-1], kept, strict=False)}
+
+
+def _arguments(exit_: Exit, below_call: dict[str, Value]) -> Iterator[tuple[Source, Value]]:
+    """What a continuation is called with, in the order of its parameters; what it calls in turn is given its arguments as a tuple."""
+    places: list[Source] = [LocalSource(name) for name in exit_.target.code.co_varnames]
+    while True:
+        slots = list(exit_.slots())
+        for n, slot in enumerate(slots):
+            if not isinstance(slot, str):
+                yield places[n], value_in(slot)
+            elif slot in below_call:
+                yield places[n], below_call[slot]
+        if exit_.inner is None:
+            return
+        given = places[len(slots) + 1]
+        exit_ = exit_.inner
+        places = [TupleItemSource(given, n) for n in range(len(exit_.target.code.co_varnames))]
+
+
+def _parts(source: Source, value: Value, budget: Iterator[int], depth: int) -> Iterator[tuple[Source, Value]]:
+    """A value and what it contains, each with its place. Attributes of objects are not looked at."""
+    if next(budget, None) is None:
+        return
+    if isinstance(value, (TensorValue, SymbolicValue)):
+        yield source, value
+        return
+    for place, item in _items(source, value) if depth else ():
+        yield from _parts(place, item, budget, depth - 1)
+
+
+def _items(source: Source, value: Value) -> Iterator[tuple[Source, Value]]:
+    if isinstance(value, TupleValue) or (isinstance(value, ListValue) and value.cls is list):
+        kind = TupleItemSource if isinstance(value, TupleValue) else ListItemSource
+        yield from ((kind(source, n), item) for n, item in enumerate(value.items))
+    elif isinstance(value, DictValue):
+        for key, item in value.entries.values():
+            if isinstance(key, Constant) and type(key.obj) is str:
+                yield DictItemSource(source, key.obj), item
+
+
+def _changing(value: Value, hints: Any) -> dict[int, int] | None:
+    """The dimensions of a tensor that change, {} for a number that does, None for what is constant."""
+    if isinstance(value, SymbolicValue):
+        return None if isinstance(value.sym, torch.SymBool) else {}
+    assert isinstance(value, TensorValue)
+    sizes = {dim: size for dim, size in enumerate(value.fake.shape) if not isinstance(size, int)}
+    return {dim: _largest(size, hints) for dim, size in sizes.items()} or None
+
+
+def _largest(size: torch.SymInt, hints: Any) -> int:
+    """What a size is in this call, 0 where only the run tells."""
+    if any(symbol not in hints for symbol in raw_expr(size).free_symbols):
+        return 0
+    hint = size.node.hint
+    return hint if isinstance(hint, int) else 0
+
+
+__all__ = ["Changes", "inherited_changes"]

@@ -1,0 +1,108 @@
+"""A continuation is compiled at once for what the trace before it knows to change: sizes and numbers that follow from others, and sizes
+that depend on data.
+
+The functions reach a second break only after some calls, when it is known that the sizes of `x` change.
+"""
+
+from __future__ import annotations
+
+import collections
+
+import pytest
+import torch
+from compile_runs import compiled, item
+
+
+def tensor(x, late):
+    y = x * 2
+    if item(late):
+        z = y + 1
+        return z * item(z.sum())
+    return y
+
+
+def in_list(x, late):
+    x = x * 2
+    if item(late):
+        parts = [x * 2, (x + 1, x)]
+        total = item(parts[0].sum())
+        return parts[0] + parts[1][0] * total + parts[1][1]
+    return x + 1
+
+
+def in_dict(x, late):
+    x = x * 2
+    if item(late):
+        parts = collections.OrderedDict(a=x * 2, b={"c": x + 1})
+        total = item(parts["a"].sum())
+        return parts["a"] + parts["b"]["c"] * total
+    return x + 1
+
+
+def number(x, late):
+    x = x * 2
+    if item(late):
+        n = x.shape[0] // 2
+        total = item((x + 1).sum())
+        return torch.ones(n) * total, x[:n] + n
+    return x + 1
+
+
+def below_a_call(x, late):
+    def inner(y):
+        parts = [y * 2, y]
+        return parts[0] * item(y.sum()) + parts[1]
+
+    y = x + 1
+    return inner(y) * y if item(late) else y
+
+
+FUNCTIONS = [tensor, in_list, in_dict, number, below_a_call]
+
+
+@pytest.mark.parametrize("function", FUNCTIONS)
+def test_the_continuation_that_comes_late_is_compiled_once(function):
+    fast, said = compiled(function)
+    compiled_before = 0
+    for turn, size in enumerate((4, 6, 7, 9, 11, 12)):
+        x, late = torch.linspace(-1, 2, size), torch.tensor(turn > 2)
+        torch.testing.assert_close(fast(x, late), function(x, late), rtol=1e-6, atol=1e-6)
+        if turn == 3:
+            compiled_before = len(said.graphs)
+    numbers = [reason for _, reason in said.recompiles if "size()" in str(reason)]
+    assert len(said.graphs) - compiled_before <= 1  # the number that is read from a tensor changes
+    assert not any(f"found {size}" in str(reason) for reason in numbers for size in (11, 12))
+
+
+def test_a_size_that_depends_on_data():
+    def function(x, least):
+        found = x[x > least] * 2
+        return found + item(found.sum())
+
+    fast, said = compiled(function)
+    for least in (0.0, -0.5, 0.5, 1.7):
+        x = torch.linspace(-1, 2, 23)
+        torch.testing.assert_close(fast(x, least), function(x, least), rtol=1e-6, atol=1e-6)
+    assert not any("size()" in str(reason) for _, reason in said.recompiles)
+
+
+def test_sizes_of_none_and_of_one():
+    def function(x):
+        found = x[x > 0] * 2
+        return found + item(found.sum()), found.reshape(-1, 1) * found
+
+    fast, _ = compiled(function)
+    for count in (3, 1, 0, 5, 2):
+        x = torch.cat([torch.arange(1.0, count + 1), -torch.ones(4)])
+        for got, want in zip(fast(x), function(x), strict=True):
+            torch.testing.assert_close(got, want, rtol=0, atol=0)
+            assert got.stride() == want.stride()
+
+
+def test_nothing_is_dynamic_where_the_user_says_so():
+    fast, said = compiled(tensor, dynamic=False)
+    for size in (4, 6, 4, 6):
+        x, late = torch.linspace(-1, 2, size), torch.tensor(True)
+        torch.testing.assert_close(fast(x, late), tensor(x, late))
+    sizes = [node.meta["example_value"].shape for gm in said.graphs for node in gm.graph.find_nodes(op="placeholder")]
+    assert all(isinstance(n, int) for shape in sizes for n in shape)
