@@ -106,3 +106,40 @@ def test_nothing_is_dynamic_where_the_user_says_so():
         torch.testing.assert_close(fast(x, late), tensor(x, late))
     sizes = [node.meta["example_value"].shape for gm in said.graphs for node in gm.graph.find_nodes(op="placeholder")]
     assert all(isinstance(n, int) for shape in sizes for n in shape)
+
+
+def counting(x, turns):
+    for n in range(turns):
+        x = x * 0.5 + n
+        item(x.sum())
+    return x
+
+
+def enumerating(x, turns):
+    for n, factor in enumerate([0.5] * turns):
+        x = x * factor + n
+        item(x.sum())
+    return x
+
+
+def choosing(x, turns):
+    for n in range(turns):
+        x = x * 0.5 if n % 2 else x + [3, 1, 4, 1, 5, 9][n]
+        item(x.sum())
+    return x
+
+
+@pytest.mark.parametrize("function", [counting, enumerating])
+def test_the_number_of_a_turn(function):
+    fast, said = compiled(function)
+    x = torch.linspace(-1, 2, 5)
+    torch.testing.assert_close(fast(x, 6), function(x, 6))
+    assert not said.recompiles
+    assert len(said.graphs) == 2  # the first turn, and all others
+
+
+def test_a_turn_that_decides_on_its_number():
+    fast, _ = compiled(choosing)
+    x = torch.linspace(-1, 2, 5)
+    for turns in (6, 3, 6, 1):
+        torch.testing.assert_close(fast(x, turns), choosing(x, turns))

@@ -11,7 +11,7 @@ changes, too, whatever the frame's own arguments do.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from types import CodeType
 from typing import TYPE_CHECKING, Any
 
@@ -25,7 +25,7 @@ from ..values.mappings import DictValue
 from ..values.sequences import ListValue, TupleValue
 from ..values.tensor import SymbolicValue, TensorValue
 from .breaking_instruction import result_names, untouched_slots
-from .left_frames import CALL_SLOTS, value_in
+from .left_frames import CALL_SLOTS, Slot, kind_of, value_in
 
 if TYPE_CHECKING:
     from ..trace.result import TraceResult
@@ -43,12 +43,13 @@ _MOST_VALUES = 1000
 def inherited_changes(leaving: Break, result: TraceResult) -> dict[CodeType, Changes]:
     """For each continuation that may be called next, which of its arguments change."""
     found: dict[CodeType, Changes] = {}
-    if result.env is None:
+    if result.env is None and kind_of(leaving.instruction) != "FOR_ITER":
         return found
-    hints = result.env.hints
+    hints = {} if result.env is None else result.env.hints
     for exit_ in (*leaving.exits, *([] if leaving.on_exception is None else [leaving.on_exception])):
         budget = iter(range(_MOST_VALUES))
         changes = found.setdefault(exit_.target.code, {})
+        changes.update({place: {} for place in _counted(leaving, exit_)})
         for source, value in _arguments(exit_, _below_call(leaving)):
             for place, part in _parts(source, value, budget, _DEPTH):
                 dims = _changing(part, hints)
@@ -56,6 +57,22 @@ def inherited_changes(leaving: Break, result: TraceResult) -> dict[CodeType, Cha
                     known = changes.setdefault(place, {})
                     known.update({dim: max(size, known.get(dim, 0)) for dim, size in dims.items()})
     return {code: changes for code, changes in found.items() if changes}
+
+
+# Iterators whose items count the turns of a loop, and where in an item the number is.
+_COUNTERS: tuple[tuple[type, Callable[[Source], Source]], ...] = (
+    (type(iter(range(0))), lambda item: item),
+    (enumerate, lambda item: TupleItemSource(item, 0)),
+)
+
+
+def _counted(leaving: Break, exit_: Exit) -> list[Source]:
+    """Where the continuation that begins a turn of a loop is given the number of the turn: each turn has another one."""
+    if kind_of(leaving.instruction) != "FOR_ITER":
+        return []
+    iterator = value_in(leaving.stack[-1]).python_type()
+    numbers = [number for kind, number in _COUNTERS if iterator is kind]
+    return [number(place) for number in numbers for place, slot in _places(exit_) if slot == "item"]
 
 
 def _below_call(leaving: Break) -> dict[str, Value]:
@@ -68,15 +85,20 @@ def _below_call(leaving: Break) -> dict[str, Value]:
 
 
 def _arguments(exit_: Exit, below_call: dict[str, Value]) -> Iterator[tuple[Source, Value]]:
-    """What a continuation is called with, in the order of its parameters; what it calls in turn is given its arguments as a tuple."""
+    """The values of the trace that a continuation is called with."""
+    for place, slot in _places(exit_):
+        if not isinstance(slot, str):
+            yield place, value_in(slot)
+        elif slot in below_call:
+            yield place, below_call[slot]
+
+
+def _places(exit_: Exit) -> Iterator[tuple[Source, Slot]]:
+    """Where a continuation finds what it is called with; what it calls in turn is given its arguments as a tuple."""
     places: list[Source] = [LocalSource(name) for name in exit_.target.code.co_varnames]
     while True:
         slots = list(exit_.slots())
-        for n, slot in enumerate(slots):
-            if not isinstance(slot, str):
-                yield places[n], value_in(slot)
-            elif slot in below_call:
-                yield places[n], below_call[slot]
+        yield from zip(places, slots, strict=False)
         if exit_.inner is None:
             return
         given = places[len(slots) + 1]
