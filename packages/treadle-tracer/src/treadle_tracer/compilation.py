@@ -423,7 +423,7 @@ class Compilation:
                 return None  # the backend has made a decision of its own
             entry = with_accepted_sizes(entry)
         if plan.leaving is not None and self.options.dynamic is not False:
-            self.inherited = inherited_changes(plan.leaving, result)
+            self.inherited = inherited_changes(plan.leaving, result, self.state.dynamic)
         self.state.foreseen += any(getattr(function, "is_foreseen", False) for function, _ in result.mutations.outputs)
         self.observer.on_entry(entry)
         return entry

@@ -138,6 +138,31 @@ def test_the_number_of_a_turn(function):
     assert len(said.graphs) == 2  # the first turn, and all others
 
 
+class Counter:
+    def __init__(self):
+        self.steps = 0
+
+    def advance(self, x, late):
+        self.steps += 1
+        y = x * self.steps
+        if item(late):
+            z = y + self.steps
+            return z * item(z.sum()) + self.steps
+        return y
+
+
+def test_what_an_argument_holds():
+    fast, said = compiled(Counter.advance)
+    mine, own = Counter(), Counter()
+    x = torch.linspace(-1, 2, 5)
+    for turn in range(7):
+        late = torch.tensor(turn > 3)
+        torch.testing.assert_close(fast(mine, x, late), own.advance(x, late))
+    assert mine.steps == own.steps
+    late = [str(reason) for _, reason in said.recompiles if any(f"found {turn}" in str(reason) for turn in (6, 7))]
+    assert not any("self.steps" in reason for reason in late)
+
+
 def test_a_turn_that_decides_on_its_number():
     fast, _ = compiled(choosing)
     x = torch.linspace(-1, 2, 5)

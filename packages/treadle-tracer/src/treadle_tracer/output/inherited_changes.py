@@ -6,12 +6,12 @@
         return y + 1
 
 Without this, each continuation is compiled for one size, and once more when the next call has another one. A size that depends on data
-changes, too, whatever the frame's own arguments do.
+changes, too, whatever the frame's own arguments do. And what is passed on as it was given changes as earlier calls of the frame have shown.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import CodeType
 from typing import TYPE_CHECKING, Any
 
@@ -40,23 +40,30 @@ _DEPTH = 4
 _MOST_VALUES = 1000
 
 
-def inherited_changes(leaving: Break, result: TraceResult) -> dict[CodeType, Changes]:
-    """For each continuation that may be called next, which of its arguments change."""
+def inherited_changes(
+    leaving: Break, result: TraceResult, known: Mapping[Source, Mapping[int, int]]
+) -> dict[CodeType, Changes]:
+    """For each continuation that may be called next, which of its arguments change. known: what changes in the calls of the frame itself."""
     found: dict[CodeType, Changes] = {}
-    if result.env is None and kind_of(leaving.instruction) != "FOR_ITER":
-        return found
     hints = {} if result.env is None else result.env.hints
     for exit_ in (*leaving.exits, *([] if leaving.on_exception is None else [leaving.on_exception])):
         budget = iter(range(_MOST_VALUES))
         changes = found.setdefault(exit_.target.code, {})
+        changes.update({source: dict(known[source]) for source in _passed_on(exit_, known)})
         changes.update({place: {} for place in _counted(leaving, exit_)})
         for source, value in _arguments(exit_, _below_call(leaving)):
             for place, part in _parts(source, value, budget, _DEPTH):
                 dims = _changing(part, hints)
                 if dims is not None:
-                    known = changes.setdefault(place, {})
-                    known.update({dim: max(size, known.get(dim, 0)) for dim, size in dims.items()})
+                    before = changes.setdefault(place, {})
+                    before.update({dim: max(size, before.get(dim, 0)) for dim, size in dims.items()})
     return {code: changes for code, changes in found.items() if changes}
+
+
+def _passed_on(exit_: Exit, known: Iterable[Source]) -> list[Source]:
+    """What changes in the frame's own calls and is found at the same place by the continuation: arguments, and what they hold."""
+    same = {place for place, slot in _places(exit_) if not isinstance(slot, str) and value_in(slot).source == place}
+    return [source for source in known if source.root in same]
 
 
 # Iterators whose items count the turns of a loop, and where in an item the number is.
