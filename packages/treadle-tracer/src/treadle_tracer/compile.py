@@ -33,6 +33,7 @@ from .dynamic import DynamicSources
 from .errors import BackendError, InternalError, RecompileRefused, Unsupported, without_frames
 from .observer import Observer, SilentObserver
 from .options import TracerOptions
+from .output.call_changes import is_outgrown
 from .output.continuations import forget_continuations, original_of, starts_in_loop
 from .output.dropped_entries import DroppedEntry
 from .output.entry import with_accepted_sizes
@@ -47,7 +48,8 @@ from .unprofitable import end_trial, is_left_alone, judge, put_on_trial, reconsi
 
 # After so many calls without a tensor, a code object is left alone for good.
 _TENSORLESS_CALLS = 16
-# Entries of a continuation inside a loop: what differs from turn to turn (an index, a list that grows) would use up any limit.
+# Entries of a continuation inside a loop: what differs from turn to turn (an index, a list that grows) would use up any limit. Those that
+# have constants where later ones have symbols are not counted.
 _LOOP_ENTRIES = 3
 # After so many entries whose graphs were too small, a function that the user has not asked to compile is left alone for good.
 _LEFT_ENTRIES = 3
@@ -283,9 +285,12 @@ class FrameCompiler:
         reason = recompile_reason(existing, frame, dynamic)
         self.observer.on_recompile(frame.code, reason)
         limit = self.options.recompile_limit
+        counted = len(existing) + in_vain
         if starts_in_loop(frame.code) and not has_learnt:
-            limit = min(limit, _LOOP_ENTRIES)
-        if len(existing) + in_vain < limit:
+            outgrown = sum(is_outgrown(entry.payload, frame, dynamic) for entry in existing)
+            if counted - outgrown >= _LOOP_ENTRIES:
+                limit = min(limit, _LOOP_ENTRIES)
+        if counted < limit:
             return None
         return Skip(SkipKind.ENTRY_LIMIT, f"the limit of {limit} recompiles is reached; last misses: {reason}")
 

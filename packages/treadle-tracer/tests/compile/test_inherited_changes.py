@@ -168,3 +168,31 @@ def test_a_turn_that_decides_on_its_number():
     x = torch.linspace(-1, 2, 5)
     for turns in (6, 3, 6, 1):
         torch.testing.assert_close(fast(x, turns), choosing(x, turns))
+
+
+class Updates:
+    def __init__(self):
+        self.done = 0
+
+    def run(self, rows, batch):
+        losses = []
+        for _ in range(2):
+            picked = rows[torch.randperm(len(rows))[:batch]]
+            item(picked.sum())
+            self.done += 1
+            losses.append(picked.sum() * self.done if self.done % 2 == 0 else picked.mean())
+        return losses
+
+
+def test_entries_that_were_outgrown_leave_room_for_others_in_a_loop():
+    fast, said = compiled(Updates.run)
+    mine, own = Updates(), Updates()
+    rows = torch.linspace(-1, 2, 40).view(20, 2)
+    for turn, batch in enumerate((4, 4, 6, 4, 8, 9, 10, 12, 3, 11)):
+        results = []
+        for run, updates in ((fast, mine), (Updates.run, own)):
+            torch.manual_seed(turn)
+            updates.done += turn in (2, 5, 7)
+            results.append(run(updates, rows, batch))
+        torch.testing.assert_close(*results)
+    assert not said.skips

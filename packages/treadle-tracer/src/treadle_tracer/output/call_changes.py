@@ -47,6 +47,16 @@ def changed_dimensions(payload: Payload, frame: Any) -> dict[Source, dict[int, i
     return found
 
 
+def is_outgrown(payload: Payload, frame: Any, dynamic: Mapping[Source, Mapping[int, int]]) -> bool:
+    """Whether the entry has missed by a size or number that is constant in it, and that later entries have as a symbol (`dynamic`)."""
+    changed = changed_dimensions(payload, frame)
+    symbols = {guard.source: guard.dynamic_dims for guard in payload.tensors}
+    return any(
+        source in dynamic and (not dims or not dynamic[source].keys().isdisjoint(set(dims).difference(symbols[source])))
+        for source, dims in changed.items()
+    )
+
+
 def parts_of_other_tensors(payload: Payload, frame: Any) -> dict[Source, int]:
     """Where this call has a part of a tensor of other sizes: source -> the dimension of the smallest stride that differs.
 

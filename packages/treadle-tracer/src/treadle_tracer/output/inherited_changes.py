@@ -43,7 +43,7 @@ _MOST_VALUES = 1000
 def inherited_changes(
     leaving: Break, result: TraceResult, known: Mapping[Source, Mapping[int, int]]
 ) -> dict[CodeType, Changes]:
-    """For each continuation that may be called next, which of its arguments change. known: what changes in the calls of the frame itself."""
+    """For each continuation that may be called next, which of its arguments change. known: what changes in calls of the frame itself."""
     found: dict[CodeType, Changes] = {}
     hints = {} if result.env is None else result.env.hints
     for exit_ in (*leaving.exits, *([] if leaving.on_exception is None else [leaving.on_exception])):
