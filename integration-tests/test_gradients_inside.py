@@ -304,6 +304,32 @@ def a_history_freed_in_part():
     return Program(run, [a], after=_again)
 
 
+@program()
+def a_history_freed_on_one_of_two_paths():
+    a = leaf(3)
+
+    def run(x):
+        a.grad = None
+        logits = a - a.logsumexp(0)
+        (logits * x).sum().backward()
+        return logits.exp().sum()
+
+    return Program(run, [a], after=_again)
+
+
+@program()
+def a_history_freed_for_one_of_two_leaves():
+    a, b = leaf(3), leaf(3, seed=1)
+
+    def run(x):
+        a.grad = b.grad = None
+        hidden = torch.tanh(a * x)
+        hidden.sum().backward()
+        return (hidden + b).sum()
+
+    return Program(run, [a, b], after=lambda result: torch.autograd.grad(result, b))
+
+
 @program("autograd-call")
 def a_history_that_begins_outside():
     a = leaf(3)
@@ -700,3 +726,90 @@ def test_a_training_step_that_resamples_serves_all_sizes():
         layer.load_state_dict(before)
         torch.testing.assert_close((got, after), (step(x), layer.state_dict()))
     assert treadle.stats().graphs <= 2
+
+
+@pytest.mark.parametrize(
+    "loss_of",
+    [
+        lambda h: torch.complex(h.relu(), h.sin()).abs().square().mean(),
+        lambda h: F.pad(h.softmax(-1), (1, 0), value=0).cumsum(-1).square().mean(),
+        lambda h: (
+            torch.linalg.solve_triangular(
+                torch.diag_embed(h.exp()).unsqueeze(1), torch.stack([h, h * 2], 1).unsqueeze(-1), upper=False
+            )
+            .square()
+            .mean()
+        ),
+    ],
+    ids=["complex", "pad", "solve_triangular"],
+)
+def test_a_training_step_whose_kernels_read_sizes_as_numbers_serves_all_sizes(loss_of):
+    """The strides of results are asked of kernels of C++ first. Those of these operators, or of their derivatives, take no symbols."""
+    treadle.reset()
+    steps, states = [], []
+    for _ in range(2):
+        torch.manual_seed(0)
+        layer = nn.Linear(3, 4)
+        optimizer = torch.optim.Adam(layer.parameters(), 0.01)
+
+        def step(x, layer=layer, optimizer=optimizer):
+            loss = loss_of(layer(x))
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            return loss.detach()
+
+        steps.append(step)
+        states.append(layer.state_dict())
+    compiled = treadle.compile(steps[1], options={"leave_unprofitable": False})
+    for rows in (2, 3, 4, 5, 6):
+        x = torch.randn(rows, 3)
+        torch.testing.assert_close((compiled(x), states[1]), (steps[0](x), states[0]))
+    assert treadle.stats().graphs <= 3 and not treadle.stats().breaks and not treadle.stats().eager_graphs
+
+
+def test_gradients_of_a_weight_whose_sizes_a_mask_selects():
+    """The gradient of the weight has as many columns as the mask selects. That it fits the weight is a check of the graph."""
+    treadle.reset()
+    layer = nn.Linear(2, 4)
+    masks = [torch.tensor([True, False, True, False]), torch.tensor([True, False, True, True])]
+
+    def step(x, mask):
+        layer.zero_grad()
+        layer(x[..., mask]).square().sum().backward()
+        return [p.grad for p in layer.parameters()]
+
+    compiled = treadle.compile(step, options={"leave_unprofitable": False})
+    for rows in (2, 3, 4, 5):
+        x = torch.randn(rows, 4)
+        torch.testing.assert_close(compiled(x, masks[0]), [g.clone() for g in step(x, masks[0])])
+    assert treadle.stats().graphs <= 3 and not treadle.stats().breaks
+    messages = []
+    for function in (step, compiled):
+        with pytest.raises(RuntimeError) as caught:
+            function(x, masks[1])
+        messages.append(str(caught.value))
+    assert messages[0] == messages[1]
+
+
+def test_gradients_of_sizes_that_broadcast():
+    """The gradient takes its first size from the other operand. That both are equal is guarded."""
+    treadle.reset()
+
+    def step(a, b):
+        a = a.detach().requires_grad_()
+        torch.linalg.solve_triangular(a.tril() + 3 * torch.eye(3), b, upper=False).sum().backward()
+        return a.grad
+
+    compiled = treadle.compile(step, options={"leave_unprofitable": False})
+    for rows in ((4, 4), (5, 5), (6, 6), (1, 4), (3, 1)):
+        a, b = torch.randn(rows[0], 1, 3, 3), torch.randn(rows[1], 2, 3, 1)
+        torch.testing.assert_close(compiled(a, b), step(a, b))
+    assert not treadle.stats().breaks
+
+
+def test_results_whose_history_is_freed_on_one_of_two_paths_are_compiled():
+    treadle.reset()
+    expected, found = (observe(a_history_freed_on_one_of_two_paths, is_compiled) for is_compiled in (False, True))
+    assert all(map(same, found, expected))
+    assert not treadle.stats().eager_graphs

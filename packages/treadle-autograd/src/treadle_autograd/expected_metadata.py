@@ -10,6 +10,7 @@ The functional graph cannot tell them, so the graph runs once more on plain fake
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from typing import Any
 
 import torch
@@ -17,13 +18,14 @@ from torch import fx
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from treadle_shapes import UnbackedError
-from treadle_shapes.torch import symbolic_dispatch, unwrapped
+from treadle_shapes.torch import refusing_plain_numbers, symbolic_dispatch, unwrapped
 
 from .asserts import is_assert
 from .bodies import call_function_transform, is_function_transform
 from .errors import Refusal, UnsupportedGraph
 from .functionalise import Layouts
 from .graph_runner import GraphRunner, call_node, user_line
+from .inner_gradients import is_gradient_call
 from .layouts import same_layout, shares_elements, tensors_in
 from .unbacked import shape_env_of, tracers_float, unify_symbols
 from .wholes import in_order, wholes_of
@@ -81,13 +83,15 @@ def _call_like_eager(node: fx.Node, args: Any, kwargs: Any, mode: FakeTensorMode
     Some of them take no symbolic sizes (`matmul` before torch 2.13), read them as plain numbers (`interpolate`), or ask for sizes that
     are known only at run time (`pad`). Then Python's kernels run.
     """
-    mode.refuses_plain_sizes = True  # type: ignore[attr-defined]
-    try:
+    if mode.shape_env is None:
         return call_node(node, args, kwargs, mode)
+    shape_env = shape_env_of(mode)
+    # A backward pass that fails half-way has freed what a second one needs.
+    kept = {**kwargs, "retain_graph": True} if is_gradient_call(node) else kwargs
+    try:
+        with nullcontext() if shape_env is None else refusing_plain_numbers(shape_env.env):
+            return call_node(node, args, kept, mode)
     except (Refusal, UnbackedError):
-        if mode.shape_env is None:
-            raise
-    finally:
-        mode.refuses_plain_sizes = False  # type: ignore[attr-defined]
+        pass
     with symbolic_dispatch():
         return call_node(node, args, kwargs, mode)

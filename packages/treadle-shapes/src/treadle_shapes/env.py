@@ -76,8 +76,10 @@ class ShapeEnv:
         self._answers: dict[tuple[BoolLike, bool], bool] = {}
         self._recording = True
         self._refusing = False
-        self._general = False
-        self._assumes = False
+        self._general = self._assumes = False
+        self.refuses_plain_numbers = (
+            False  # whether `SymNode.guard_int` raises for numbers that the facts do not make constant
+        )
         self._generic: Facts | None = None
         self._counts = {"s": 0, "u": 0, "f": 0}
 

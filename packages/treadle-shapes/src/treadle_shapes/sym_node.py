@@ -257,6 +257,8 @@ class SymNode:
     # -- deciding -----------------------------------------------------------------------------------------------------
 
     def guard_int(self, file: str = "", line: int = 0) -> int:
+        if self.env.refuses_plain_numbers and not isinstance(self.env.simplify(self.value), int):
+            raise RuntimeError("a kernel reads symbolic sizes as plain numbers")
         return self.env.specialize(self.value)
 
     int_ = guard_int

@@ -32,6 +32,16 @@ def test_fused_operators_save_and_a_call_costs():
     assert profit(chain(1), x) < 0 < profit(chain(8), x) < profit(chain(16), x)
 
 
+def test_transforms_save_what_eager_takes_for_their_levels():
+    def gradient(x):
+        return torch.func.grad(lambda x: torch.sin(x).sum())(x)
+
+    one = profit(gradient, torch.ones(4))
+    assert one > 0
+    assert profit(lambda x: torch.func.vmap(gradient)(x), torch.ones(3, 4)) > one
+    assert profit(lambda x: torch.func.jacrev(torch.sin)(x), torch.ones(4)) > 0
+
+
 def test_traffic_between_operators_counts():
     assert profit(chain(2), torch.ones(4)) < 0 < profit(chain(2), torch.ones(1 << 20))
 

@@ -30,7 +30,6 @@ from treadle_shapes.torch.ours import TreadleMode
 from treadle_shapes.torch.static_calls import forget_all, static_calls, why_not_static
 
 _DEVICE = torch.ops.prim.device.default
-_SIZE = torch.ops.aten.size.default
 
 
 def _rebound(method: Any, **names: Any) -> Any:
@@ -74,9 +73,6 @@ class TreadleFakeMode(FakeTensorMode, TreadleMode):
     cache_misses = 0
     cache_bypasses: dict[str, int] = defaultdict(int)
 
-    # Whether kernels of C++ that read symbolic sizes as plain numbers, and so fix them, raise a RuntimeError.
-    refuses_plain_sizes = False
-
     @classmethod
     def cache_clear(cls) -> None:
         """Forget the results of earlier calls in this process."""
@@ -88,8 +84,6 @@ class TreadleFakeMode(FakeTensorMode, TreadleMode):
         kwargs = kwargs or {}
         if func is _DEVICE and type(args[0]) is FakeTensor:
             return args[0].device
-        if func is _SIZE and self.refuses_plain_sizes and any(type(size) is torch.SymInt for size in args[0].shape):
-            raise RuntimeError("a kernel reads symbolic sizes as plain numbers")
         if why_not_static(func) is not None or self.asks_real_tensors():
             return super().dispatch(func, types, args, kwargs)
 

@@ -287,6 +287,16 @@ def symbolic_dispatch() -> Iterator[None]:
         yield
 
 
+@contextlib.contextmanager
+def refusing_plain_numbers(env: ShapeEnv) -> Iterator[None]:
+    """Let kernels that read symbolic sizes as plain numbers, and so would fix them, raise a RuntimeError."""
+    before, env.refuses_plain_numbers = env.refuses_plain_numbers, True
+    try:
+        yield
+    finally:
+        env.refuses_plain_numbers = before
+
+
 def sym_int(env: ShapeEnv, expr: IntLike, hint: int | None = None) -> Any:
     """Return the torch.SymInt of an expression, or the int itself. Raises UsageError when `hint` contradicts the expression's hint."""
     if not isinstance(expr, Expr):

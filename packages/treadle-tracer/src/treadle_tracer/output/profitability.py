@@ -21,6 +21,7 @@ from torch.types import py_sym_types
 from treadle_shapes.torch import Kind, Operator, operator, raw_expr
 
 from ..values.call_effects import written_arguments
+from ..values.function_transform import FunctionTransform, PullbackCall
 from .deferred_asserts import asserts_of
 from .graph_writes import draws_random_numbers, why_not_deoptimise
 
@@ -40,6 +41,8 @@ _FUSED: dict[Kind, float] = {
     Kind.QUERY: 0.5,
     Kind.RANDOM: 1.0,
 }
+# A transform of `torch.func`: what eager takes to enter its level and to leave it, and for every call in the body more than outside.
+_TRANSFORM, _TRANSFORMED = 20.0, 3.0
 # A function without a record is made of operators that have one. So is a composite operator of no kind, such as the cell of a GRU, which
 # eager and the compiler split into others.
 _UNKNOWN = 1.0
@@ -248,6 +251,8 @@ def _saved(node: torch.fx.Node, is_recorded: bool) -> float:
         return 0.0
     if _finds_sizes(node):
         return -_FOUND_SIZES
+    if isinstance(node.target, (FunctionTransform, PullbackCall)):
+        return _saved_by_transform(node.target) * (1 + _RECORDED if is_recorded else 1)
     kind = record.kind if record else Kind.OTHER
     if not calls or (is_recorded and kind in _KERNELS_IF_RECORDED):
         return _KERNEL.get(kind, _OTHER_KERNEL)[is_recorded]
@@ -260,6 +265,13 @@ def _saved(node: torch.fx.Node, is_recorded: bool) -> float:
         traffic = 0.0
     recorded = _SMALL_PRODUCT_RECORDED if _is_small_product(node) else calls * (1 + _RECORDED)
     return recorded + traffic * (1 + _TRAFFIC_RECORDED)
+
+
+def _saved_by_transform(target: FunctionTransform | PullbackCall) -> float:
+    bodies = target.calls if isinstance(target, FunctionTransform) else ()
+    nodes = [node for body in bodies for node in body.graph.graph.nodes if node.op.startswith("call_")]
+    inner = [node.target for node in nodes if isinstance(node.target, (FunctionTransform, PullbackCall))]
+    return _TRANSFORM + _TRANSFORMED * (len(nodes) - len(inner)) + sum(map(_saved_by_transform, inner))
 
 
 def _leaves(node: torch.fx.Node) -> bool:

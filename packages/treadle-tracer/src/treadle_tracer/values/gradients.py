@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from treadle_shapes import Eq
 from treadle_shapes.torch import raw_expr
 from treadle_tracer.below_autograd import refuse_below_autograd
 from treadle_tracer.errors import Unsupported
@@ -36,7 +37,7 @@ def write_grad(tx: TraceContext, owner: Any, value: Value) -> None:
     if not _may_have_grad(owner.fake if owner.obj is None else owner.obj):
         raise Unsupported("tensor-attribute", f"assignment to .grad of {owner.describe()}")
     fake: Any = getattr(value, "fake", None)
-    if value is not NONE and not (isinstance(fake, torch.Tensor) and _fits(owner.fake, fake)):
+    if value is not NONE and not (isinstance(fake, torch.Tensor) and _fits(tx, owner.fake, fake)):
         raise Unsupported("tensor-attribute", f"{value.describe()} is assigned to .grad of {owner.describe()}")
     tx.mutations.store_attr(owner, "grad", value)
 
@@ -59,7 +60,21 @@ def _may_have_grad(tensor: torch.Tensor) -> bool:
     return tensor.is_leaf or tensor.retains_grad
 
 
-def _fits(owner: torch.Tensor, grad: torch.Tensor) -> bool:
-    """Whether PyTorch takes `grad` as the gradient of `owner`, as far as this is asked without a guard."""
-    same_kind = owner.dtype == grad.dtype and owner.device == grad.device and owner is not grad
-    return same_kind and [*map(raw_expr, owner.shape)] == [*map(raw_expr, grad.shape)]
+def _fits(tx: TraceContext, owner: torch.Tensor, grad: torch.Tensor) -> bool:
+    """Whether PyTorch takes `grad` as the gradient of `owner`. What it asks of symbolic sizes is guarded, or checked by the graph."""
+    if owner.dtype != grad.dtype or owner.device != grad.device or owner is grad or owner.dim() != grad.dim():
+        return False
+    return all(_are_equal(tx, a, b) for a, b in zip(owner.shape, grad.shape, strict=True))
+
+
+def _are_equal(tx: TraceContext, size: Any, other: Any) -> bool:
+    one, two = raw_expr(size), raw_expr(other)
+    if one == two or (isinstance(size, int) and isinstance(other, int)):
+        return one == two
+    env = tx.symbols.env
+    if not (env.is_unbacked(one) or env.is_unbacked(two)):
+        return bool(size == other)
+    known = env.prove(Eq(one, two))
+    if known is None:
+        tx.symbols.unbacked.state(tx, Eq(one, two), "")
+    return known is not False

@@ -60,19 +60,35 @@ def _detached(node: fx.Node, fake: torch.Tensor) -> fx.Node:
 
 
 def _is_freed(fake: torch.Tensor) -> bool:
-    """Whether no gradient of `fake` can be computed any more. Fake tensors lose their history as real ones do."""
+    """Whether no gradient of `fake` can be computed any more. Fake tensors lose their history as real ones do.
+
+    A leaf gets its gradient from all paths to it, so it has none if one of them passes a freed node: `x` in ``x - x.logsumexp(0)``.
+    """
     mode: Any = fake.fake_mode  # type: ignore[attr-defined]
-    pending, seen = [fake.grad_fn], set[Any]()
+    freed: list[Any] = []
     with mode:
-        while pending:
-            node = pending.pop()
-            if node is None or node in seen or _has_lost_saved_tensors(node):
-                continue
-            if hasattr(node, "variable"):  # an AccumulateGrad
-                return False
-            seen.add(node)
+        leaves = _leaf_nodes([fake.grad_fn], freed)
+    return leaves <= _leaf_nodes(freed)
+
+
+def _leaf_nodes(nodes: Sequence[Any], freed: list[Any] | None = None) -> set[Any]:
+    """The nodes of leaves that gradients go on to from these nodes of autograd's graph.
+
+    freed: gets the nodes whose saved tensors are gone, behind which the walk does not look.
+    """
+    pending, seen, leaves = list(nodes), set[Any](), set[Any]()
+    while pending:
+        node = pending.pop()
+        if node is None or node in seen:
+            continue
+        seen.add(node)
+        if hasattr(node, "variable"):  # an AccumulateGrad
+            leaves.add(node)
+        elif freed is not None and _has_lost_saved_tensors(node):
+            freed.append(node)
+        else:
             pending += [following for following, _ in node.next_functions]
-    return True
+    return leaves
 
 
 def _has_lost_saved_tensors(node: Any) -> bool:

@@ -114,6 +114,13 @@ class UnbackedNumbers:
             self._written += 1
             self._write(tx, found.condition, _assert_text(env, found), error)
 
+    def state(self, tx: TraceContext, condition: Any, message: str, error: type = RuntimeError) -> None:
+        """Take a condition on unbacked numbers as true from here on. The graph checks it and raises `error` where it does not hold."""
+        if tx.speculation is not None:
+            raise PathEnds("a fact about unbacked numbers")
+        tx.symbols.env.expect(condition, message)
+        self.write_asserts(tx, complete=True, error=error)
+
     def _write(self, tx: TraceContext, condition: Any, message: str, error: type) -> None:
         self._find_bools(tx, condition)
         node = self._write_expression(tx, condition)
@@ -287,11 +294,8 @@ def _is_asserted(frame: FrameView) -> bool:
 
 
 def state_fact(tx: TraceContext, condition: Any, message: str, error: type = RuntimeError) -> None:
-    """Take a condition on unbacked numbers as true from here on. The graph checks it and raises `error` where it does not hold."""
-    if tx.speculation is not None:
-        raise PathEnds("a fact about unbacked numbers")
-    tx.symbols.env.expect(condition, message)
-    tx.symbols.unbacked.write_asserts(tx, complete=True, error=error)
+    """See `UnbackedNumbers.state`."""
+    tx.symbols.unbacked.state(tx, condition, message, error)
 
 
 def is_unbacked(tx: TraceContext, value: Value) -> bool:
