@@ -26,6 +26,32 @@ def logspace(start: Any, end: Any, steps: Any, base: float = 10.0, *, dtype: Any
     return torch.pow(base, linspace(start, end, steps, dtype=dtype, device=device))
 
 
+def fftfreq(n: Any, d: Any = 1.0, *, dtype: Any = None, device: Any = None) -> torch.Tensor:
+    """torch.fft.fftfreq of a floating dtype"""
+    place = torch.arange(n, dtype=torch.get_default_dtype() if dtype is None else dtype, device=device)
+    return torch.where(place < (n + 1) // 2, place, place - n) * (1.0 / (n * d))
+
+
+def rfftfreq(n: Any, d: Any = 1.0, *, dtype: Any = None, device: Any = None) -> torch.Tensor:
+    """torch.fft.rfftfreq of a floating dtype"""
+    place = torch.arange(n // 2 + 1, dtype=torch.get_default_dtype() if dtype is None else dtype, device=device)
+    return place * (1.0 / (n * d))
+
+
+def kron(input: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
+    """torch.kron of contiguous tensors with the same number of dimensions"""
+    sizes = [size * factor for size, factor in zip(input.shape, other.shape, strict=True)]
+    left, right = input, other
+    for dim in range(input.dim()):
+        left, right = left.unsqueeze(2 * dim + 1), right.unsqueeze(2 * dim)
+    return (left * right).view(sizes)
+
+
+def infer_size(size: Any, other: Any) -> torch.Size:
+    """torch._C._infer_size of sizes that broadcast"""
+    return torch.broadcast_shapes(size, other)
+
+
 def tril_indices(row: Any, col: Any, offset: int = 0, *, dtype: Any = torch.int64, device: Any = None) -> Any:
     """torch.tril_indices"""
     return _indices(torch.ones(row, col, dtype=torch.bool, device=device).tril(offset), dtype)

@@ -14,6 +14,7 @@ import torch.nn.functional as F
 
 from treadle_shapes.torch import expr_of
 from treadle_tracer.by_identity import is_one_of
+from treadle_tracer.errors import Unsupported
 from treadle_tracer.values import assumptions, tensor_numbers, unbacked
 from treadle_tracer.values.base import NONE, Constant
 from treadle_tracer.values.rules import substitutes
@@ -51,6 +52,34 @@ def _counts_symbolic_steps(tx: TraceContext, named: Kwargs) -> bool:
         return False
     dtype = named.get("dtype", NONE).constant()
     return _is_symbolic(named.get("steps", NONE)) and (dtype is None or dtype.is_floating_point)
+
+
+def _has_symbolic_frequencies(tx: TraceContext, named: Kwargs) -> bool:
+    dtype = named.get("dtype", NONE).constant()
+    is_floating = dtype is None or dtype.is_floating_point
+    return _is_symbolic(named.get("n", NONE)) and _is_number(named.get("d", Constant(1.0))) and is_floating
+
+
+def _multiplies_symbolic_sizes(tx: TraceContext, named: Kwargs) -> bool:
+    factors = [value.fake for value in named.values() if isinstance(value, TensorValue)]
+    if len(factors) != 2 or factors[0].dim() != factors[1].dim():
+        return False
+    is_symbolic = any(isinstance(size, torch.SymInt) for factor in factors for size in factor.shape)
+    return is_symbolic and all(factor.is_contiguous() for factor in factors)
+
+
+def _broadcast(tx: TraceContext, args: Args, kwargs: Kwargs) -> Value:
+    """torch._C._infer_size. What it refuses is left to Python, for eager's message."""
+    shapes = [arg.items for arg in args if isinstance(arg, Sequence) and arg.python_type() is torch.Size]
+    pairs = zip(*map(reversed, shapes), strict=False)
+    if len(shapes) != 2 or kwargs or not all(_may_broadcast(tx, one, other) for one, other in pairs):
+        raise Unsupported("builtin-call", "torch._C._infer_size")
+    return tx.inline(tx.wrap_known(substitutes.infer_size), args, kwargs)
+
+
+def _may_broadcast(tx: TraceContext, one: Value, other: Value) -> bool:
+    sizes = [value.sym if isinstance(value, SymbolicValue) else value.constant() for value in (one, other)]
+    return not any(unbacked.is_unbacked(tx, value) for value in (one, other)) and (1 in sizes or sizes[0] == sizes[1])
 
 
 def _has_unbacked_sides(tx: TraceContext, named: Kwargs) -> bool:
@@ -183,6 +212,10 @@ def _are_same(one: Any, other: Any) -> bool:
 RULES = (
     _replacing(torch.linspace, (_counts_symbolic_steps, substitutes.linspace)),
     _replacing(torch.logspace, (_counts_symbolic_steps, substitutes.logspace)),
+    _replacing(torch.fft.fftfreq, (_has_symbolic_frequencies, substitutes.fftfreq)),
+    _replacing(torch.fft.rfftfreq, (_has_symbolic_frequencies, substitutes.rfftfreq)),
+    _replacing(torch.kron, (_multiplies_symbolic_sizes, substitutes.kron)),
+    Rule(torch._C._infer_size, _broadcast, Effect.GRAPH),
     _replacing(torch.tril_indices, (_has_unbacked_sides, substitutes.tril_indices)),
     _replacing(torch.triu_indices, (_has_unbacked_sides, substitutes.triu_indices)),
     _replacing(F.one_hot, (_infers_classes, substitutes.one_hot), (_has_classes, substitutes.one_hot_of_classes)),
