@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 from compile_runs import compiled
@@ -55,3 +57,54 @@ def test_sizes_that_do_not_broadcast():
             function(torch.ones(2))
         messages.append(str(caught.value))
     assert messages[0] == messages[1]
+
+
+def contract_path(equation, *operands, shapes=False, **options):
+    """Like opt_einsum: it needs the sizes as numbers, and refuses equations for other operands."""
+    sizes = [operand if shapes else operand.shape for operand in operands]
+    terms = equation.split("->")[0].split(",")
+    if [len(term) for term in terms] != [len(size) for size in sizes]:
+        raise ValueError(f"{equation} does not fit")
+    assert all(int(size) > 0 for shape in sizes for size in shape)
+    return [(1, 2), (0, 1)], None
+
+
+@pytest.fixture
+def opt_einsum(monkeypatch):
+    stand_in = SimpleNamespace(contract_path=contract_path)
+    names = torch.backends.opt_einsum.get_opt_einsum.__globals__
+    for name, value in {
+        "_opt_einsum": stand_in,
+        "is_available": lambda: True,
+        "enabled": True,
+        "strategy": "auto",
+    }.items():
+        monkeypatch.setitem(names, name, value)
+    assert torch.backends.opt_einsum.is_available() and torch.backends.opt_einsum.enabled
+
+
+@pytest.mark.usefixtures("opt_einsum")
+def test_contractions_of_several_tensors():
+    def program(x):
+        return torch.einsum("bi,ij,bj->b", x, x[:3].sin(), x)
+
+    fast, recorder = compiled(program)
+    for size in SIZES:
+        x = torch.randn(size, 3)
+        torch.testing.assert_close(fast(x), program(x))
+    assert len(recorder.graphs) == 2 and not recorder.breaks
+
+
+@pytest.mark.usefixtures("opt_einsum")
+def test_an_equation_that_does_not_fit():
+    def program(x):
+        return torch.einsum("bi,i,bj->b", x, x, x)
+
+    fast, _ = compiled(program)
+    for size in SIZES[:3]:
+        messages = []
+        for function in (fast, program):
+            with pytest.raises(ValueError, match="does not fit") as caught:
+                function(torch.ones(size, 3))
+            messages.append(str(caught.value))
+        assert messages[0] == messages[1]

@@ -6,13 +6,14 @@ decision. Some read memory that does not exist at a size of 0.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.nn.functional as F
 
-from treadle_shapes.torch import expr_of
+from treadle_shapes.torch import expr_of, raw_expr
 from treadle_tracer.by_identity import is_one_of
 from treadle_tracer.errors import Unsupported
 from treadle_tracer.values import assumptions, tensor_numbers, unbacked
@@ -80,6 +81,40 @@ def _broadcast(tx: TraceContext, args: Args, kwargs: Kwargs) -> Value:
 def _may_broadcast(tx: TraceContext, one: Value, other: Value) -> bool:
     sizes = [value.sym if isinstance(value, SymbolicValue) else value.constant() for value in (one, other)]
     return not any(unbacked.is_unbacked(tx, value) for value in (one, other)) and (1 in sizes or sizes[0] == sizes[1])
+
+
+def _einsum(tx: TraceContext, args: Args, kwargs: Kwargs) -> Value:
+    """torch.einsum of three or more tensors: opt_einsum, where it is installed, asks for the sizes as plain numbers to choose an order.
+
+    Any order is right. The graph takes the one for the sizes of this call.
+    """
+    order = None if kwargs else _order_of_contractions(tx, args)
+    if order is None:
+        return tx.run_in_graph("call_function", torch.einsum, args, kwargs)
+    equation, *operands = args
+    return tx.run_in_graph(
+        "call_function", torch.ops.aten.einsum.default, [equation, TupleValue(operands)], {"path": Constant(order)}
+    )
+
+
+def _order_of_contractions(tx: TraceContext, args: Args) -> tuple[int, ...] | None:
+    """The pairs of operands to contract, one after the other. None where PyTorch does not ask for them, or all sizes are known."""
+    backend = torch.backends.opt_einsum
+    equation, *operands = args
+    if len(operands) < 3 or not equation.is_constant() or not backend.enabled or not backend.is_available():
+        return None
+    shapes = [operand.fake.shape for operand in operands if type(operand) is TensorValue]
+    if len(shapes) != len(operands) or not any(isinstance(size, torch.SymInt) for shape in shapes for size in shape):
+        return None
+    hints = [[tx.symbols.env.hint(raw_expr(size)) for size in shape] for shape in shapes]
+    if any(hint is None for shape in hints for hint in shape):
+        return None
+    contract_path = backend.get_opt_einsum().contract_path
+    try:
+        pairs = contract_path(equation.constant(), *map(tuple, hints), shapes=True, optimize=backend.strategy)[0]
+    except (ValueError, TypeError, LookupError):  # an equation that does not fit the operands: torch.einsum says so
+        return None
+    return tuple(itertools.chain.from_iterable(pairs))
 
 
 def _has_unbacked_sides(tx: TraceContext, named: Kwargs) -> bool:
@@ -215,6 +250,7 @@ RULES = (
     _replacing(torch.fft.fftfreq, (_has_symbolic_frequencies, substitutes.fftfreq)),
     _replacing(torch.fft.rfftfreq, (_has_symbolic_frequencies, substitutes.rfftfreq)),
     _replacing(torch.kron, (_multiplies_symbolic_sizes, substitutes.kron)),
+    Rule(torch.einsum, _einsum, Effect.GRAPH),
     Rule(torch._C._infer_size, _broadcast, Effect.GRAPH),
     _replacing(torch.tril_indices, (_has_unbacked_sides, substitutes.tril_indices)),
     _replacing(torch.triu_indices, (_has_unbacked_sides, substitutes.triu_indices)),
