@@ -813,3 +813,32 @@ def test_results_whose_history_is_freed_on_one_of_two_paths_are_compiled():
     expected, found = (observe(a_history_freed_on_one_of_two_paths, is_compiled) for is_compiled in (False, True))
     assert all(map(same, found, expected))
     assert not treadle.stats().eager_graphs
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda h, x, number: torch.add(x, h, alpha=number) + h.add(x, alpha=number),
+        lambda h, x, number: torch.sub(x, h, alpha=number),
+        lambda h, x, number: torch.lerp(h, x, number),
+    ],
+    ids=["add", "sub", "lerp"],
+)
+def test_gradients_beside_a_number_that_the_graph_reads(function):
+    """Derivatives ask for the number: whether `alpha` is 1."""
+    treadle.reset()
+    layer = nn.Linear(3, 3)
+
+    def step(x):
+        layer.zero_grad()
+        h = layer(x)
+        loss = function(h, x, h.detach().abs().max().item()).square().sum()
+        loss.backward()
+        return loss.detach(), [p.grad for p in layer.parameters()]
+
+    compiled = treadle.compile(step, options={"leave_unprofitable": False})
+    for rows in (2, 3, 4, 5):
+        x = torch.randn(rows, 3)
+        loss, gradients = step(x)
+        torch.testing.assert_close(compiled(x), (loss, [g.clone() for g in gradients]))
+    assert not treadle.stats().breaks and not treadle.stats().eager_graphs

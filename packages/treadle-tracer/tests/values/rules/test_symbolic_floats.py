@@ -20,6 +20,9 @@ FUNCTIONS = {
     "dropout": lambda x, f: F.dropout(x, f, False) + 1,
     "attention": lambda x, f: F.scaled_dot_product_attention(x, x, x, scale=f),
     "masked attention": lambda x, f: F.scaled_dot_product_attention(x, x, x, MASK, scale=f),
+    "add": lambda x, f: torch.add(x, x.sin(), alpha=f) + x.add(2, alpha=f),
+    "sub": lambda x, f: torch.sub(x, x.sin(), alpha=f),
+    "lerp": lambda x, f: torch.lerp(x, x.sin(), f) + x.lerp(x.cos(), f),
     "causal attention": lambda x, f: F.scaled_dot_product_attention(x, x, x, is_causal=True, scale=f),
 }
 

@@ -78,6 +78,21 @@ def group_norm(
     return out if bias is None else out + bias.view(shape)
 
 
+def add(input: Any, other: Any, *, alpha: Any = 1) -> torch.Tensor:
+    """torch.add"""
+    return input + other * alpha  # type: ignore[no-any-return]
+
+
+def sub(input: Any, other: Any, *, alpha: Any = 1) -> torch.Tensor:
+    """torch.sub"""
+    return input - other * alpha  # type: ignore[no-any-return]
+
+
+def lerp(input: torch.Tensor, end: torch.Tensor, weight: Any) -> torch.Tensor:
+    """torch.lerp with a number as weight"""
+    return torch.lerp(input, end, torch.scalar_tensor(weight, dtype=input.dtype, device=input.device))
+
+
 def no_dropout(input: torch.Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> torch.Tensor:
     """torch.nn.functional.dropout outside of training"""
     if p < 0.0 or p > 1.0:
@@ -108,11 +123,11 @@ def _are_plain(named: dict[str, Value]) -> bool:
 def _with_symbolic(wrapped: Rule, name: str, substitute: Callable[..., Any]) -> Rule:
     """Trace `substitute` where the argument `name` is a symbolic float, and apply the wrapped rule otherwise."""
     code = substitute.__code__
-    names = code.co_varnames[: code.co_argcount]
+    names = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
 
     def run(tx: TraceContext, args: Args, kwargs: Kwargs) -> Value:
         named = {**dict(zip(names, args, strict=False)), **kwargs}
-        fits = len(args) <= len(names) and named.keys() <= set(names) and _is_float(named.get(name, NONE))
+        fits = len(args) <= code.co_argcount and named.keys() <= set(names) and _is_float(named.get(name, NONE))
         if fits and substitute is no_dropout:
             train = named.get("training", NONE)
             fits = train.is_constant() and train.constant() is False
@@ -127,6 +142,9 @@ RULES = (
     *[_with_symbolic(in_graph(function), "eps", layer_norm) for function in (torch.layer_norm, F.layer_norm)],
     *[_with_symbolic(in_graph(function), "eps", rms_norm) for function in (torch.rms_norm, F.rms_norm)],
     _with_symbolic(in_graph(F.group_norm), "eps", group_norm),
+    _with_symbolic(in_graph(torch.add), "alpha", add),
+    _with_symbolic(in_graph(torch.sub), "alpha", sub),
+    _with_symbolic(in_graph(torch.lerp), "weight", lerp),
     _with_symbolic(in_graph(F.dropout), "p", no_dropout),
     _with_symbolic(attention.RULE, "scale", scaled_attention),
 )
