@@ -11,7 +11,16 @@ import torch.nn.functional as F  # noqa: E402
 from treadle_shapes.env import ShapeEnv  # noqa: E402
 from treadle_shapes.errors import UnbackedError  # noqa: E402
 from treadle_shapes.expr import Expr, evaluate, symbol  # noqa: E402
-from treadle_shapes.torch import env_of, expr_of, fake_mode, fake_shape_env, fake_tensor, sym_int, symbolic_dispatch  # noqa: E402
+from treadle_shapes.torch import (  # noqa: E402
+    env_of,
+    expr_of,
+    fake_mode,
+    fake_shape_env,
+    fake_tensor,
+    refusing_plain_numbers,
+    sym_int,
+    symbolic_dispatch,
+)
 from treadle_shapes.torch.size_oblivious import answer_size_obliviously  # noqa: E402
 
 B, S = 4, 6  # traced sizes; the others are tried afterwards
@@ -375,3 +384,17 @@ def test_sizes_of_slices_whose_ends_are_open(cut):
     for at in range(-9, 10):
         for n in (1, 2, 6, 7):
             assert evaluate(size, {expr_of(number): at, length: n}) == cut(torch.empty(n, 2), at).shape[0]
+
+
+def test_kernels_that_read_sizes_as_numbers_are_refused():
+    traced = Traced(lambda b, s: (torch.randn(b, s),))
+    (x,) = traced.inputs
+    with traced.mode, refusing_plain_numbers(traced.env):
+        for call in (lambda: torch.complex(x, x), lambda: F.pad(x, (1, 0)), lambda: int(x.shape[0])):
+            with pytest.raises(RuntimeError, match="as plain numbers"):
+                call()
+        assert (x + 1).shape[0] == x.shape[0]
+    assert not traced.env.guards
+    assert int(x.shape[0]) == B
+    with traced.mode, refusing_plain_numbers(traced.env):
+        assert int(x.shape[0]) == B  # a constant now
