@@ -77,9 +77,8 @@ class ShapeEnv:
         self._recording = True
         self._refusing = False
         self._general = self._assumes = False
-        self.refuses_plain_numbers = (
-            False  # whether `SymNode.guard_int` raises for numbers that the facts do not make constant
-        )
+        #: whether `SymNode.guard_int` raises for numbers that the facts do not make constant
+        self.refuses_plain_numbers = False
         self._generic: Facts | None = None
         self._counts = {"s": 0, "u": 0, "f": 0}
 
