@@ -149,7 +149,7 @@ def follow(path: Path, frame: Any) -> Any:
         value = _ROOTS[root[0]](frame, *root[1:])
         for kind, *argument in steps:
             value = _STEPS[kind](value, *argument)
-    except (LookupError, AttributeError, TypeError, ValueError, ReferenceError):
+    except (LookupError, AttributeError, TypeError, ValueError, ArithmeticError, ReferenceError):
         return None
     return value
 

@@ -36,6 +36,7 @@ from treadle_tracer.values.backwards_view import BackwardsView, forwards
 from treadle_tracer.values.base import NONE, Constant, Method
 from treadle_tracer.values.class_lookup import MISSING, lookup
 from treadle_tracer.values.constants import is_numpy_scalar
+from treadle_tracer.values.known_elements import known_number
 from treadle_tracer.values.objects import ObjectValue
 from treadle_tracer.values.sequences import Sequence, TupleValue
 from treadle_tracer.values.tensor import TensorValue, shape_of
@@ -162,8 +163,10 @@ def binary(tx: TraceContext, text: str, left: Value, right: Value) -> Value:
     if in_place and isinstance(left, BackwardsView):
         raise Unsupported("numpy", f"a write to {left.describe()}")
     left, right = forwards(tx, left), forwards(tx, right)
+    if isinstance(left, TensorValue) or isinstance(right, TensorValue):
+        return _with_tensor(tx, text, left, right)
     for one in (left, right):
-        if isinstance(one, (TensorValue, ObjectValue)) or name is None:
+        if isinstance(one, ObjectValue) or name is None:
             raise Unsupported("numpy", f"{left.describe()} {text} {right.describe()}")
     if text in ("==", "!=") and any(isinstance(one, Constant) and not _is_number(one.obj) for one in (left, right)):
         raise Unsupported("numpy", f"{left.describe()} {text} {right.describe()}")
@@ -173,6 +176,24 @@ def binary(tx: TraceContext, text: str, left: Value, right: Value) -> Value:
     if name == "power" and isinstance(right, Constant) and is_one_of(type(right.obj), (int, float)):
         return _power(tx, left, right, kwargs)
     return call_ufunc(tx, _ufunc(name), [left, right], kwargs)
+
+
+def _with_tensor(tx: TraceContext, text: str, left: Value, right: Value) -> Value:
+    """A tensor of torch and a scalar of NumPy, which is a number to torch. The scalar leaves the operator to the tensor on its right."""
+    is_covered = text.removesuffix("=") in ("+", "-", "*", "/")
+    operands = [_number_of_scalar(tx, one) if isinstance(one, ArrayValue) else one for one in (left, right)]
+    if not is_covered or None in operands:
+        raise Unsupported("numpy", f"{left.describe()} {text} {right.describe()}")
+    one, other = operands
+    assert one is not None and other is not None
+    return tx.binary_op(text if isinstance(left, TensorValue) else text.removesuffix("="), one, other)
+
+
+def _number_of_scalar(tx: TraceContext, scalar: ArrayValue) -> Value | None:
+    if not scalar.is_scalar or scalar.dtype.name not in ("float64", "float32", "int64"):
+        return None
+    known = known_number(tx, scalar.tensor.known_node)
+    return item(tx, scalar.tensor) if known is None else Constant(scalar.dtype.type(known))
 
 
 def _is_number(obj: Any) -> bool:

@@ -172,10 +172,10 @@ def call_ufunc(tx: TraceContext, ufunc: Any, args: list[Value], kwargs: dict[str
 
 
 def _of_numbers(tx: TraceContext, ufunc: Any, args: list[Value], out: ArrayValue | None, wanted: Any) -> Value:
-    """A universal function of numbers that are no arrays: a constant, as the numbers are then."""
+    """A universal function of numbers that are no arrays: made anew for every call where they vary, else a constant."""
     if out is not None or wanted is not None:
         raise Unsupported("numpy", f"numpy.{ufunc.__name__} of numbers")
-    found = numpy_numbers.universal(tx, ufunc.__name__, args)
+    found = numpy_numbers.universal(tx, ufunc.__name__, args) or numpy_numbers.made_anew(tx, ufunc, args)
     return tx.fold(ufunc, args, {}) if found is None else found
 
 

@@ -7,6 +7,7 @@ float64 and int64, as long as the result is a normal number: NumPy warns or wrap
 
 from __future__ import annotations
 
+import functools
 import math
 import operator
 import sys
@@ -21,6 +22,7 @@ from treadle_tracer.values.base import Constant, Method
 from treadle_tracer.values.constants import is_numpy_scalar
 from treadle_tracer.values.tensor import SymbolicValue
 from treadle_tracer.values.value import NotConstant, Value
+from treadle_tracer.values.varying_text import answer
 
 if TYPE_CHECKING:
     from treadle_tracer.source import Source
@@ -158,6 +160,38 @@ def universal(tx: TraceContext, name: str, args: list[Value]) -> Value | None:
         first = tx.compare(">=" if name == "maximum" else "<=", *numbers).truth(tx)
         return scalar_of(tx, sys.modules["numpy"].int64, numbers[0 if first else 1])
     return None
+
+
+def made_anew(tx: TraceContext, function: Callable[..., Any], args: list[Value]) -> Value | None:
+    """A universal function of numbers that the caller gives, computed by NumPy before the graph runs; None: they have to be constants.
+
+    NumPy's functions differ from the C library's in the last bit.
+    """
+    if not all(map(_is_exact, args)):
+        return None
+    numbers = plain_numbers(args)
+    number = answer(tx, _plain_result(function), numbers)
+    if number is None or not isinstance(number, SymbolicValue):
+        return None
+    return scalar_of(tx, sys.modules["numpy"].float64, number)
+
+
+class _PlainResult:
+    """`function(*numbers)` as a number of Python's, where it is a float64. Raises an ArithmeticError where NumPy warns."""
+
+    def __init__(self, function: Callable[..., Any]):
+        self.function = function
+        self.__name__ = f"numpy.{function.__name__}"
+
+    def __call__(self, *numbers: Any) -> float:
+        with sys.modules["numpy"].errstate(all="raise"):
+            result = self.function(*numbers)
+        if type(result).__name__ != "float64":
+            raise TypeError(f"{self.__name__} gives {type(result).__name__}")
+        return float(result)
+
+
+_plain_result = functools.cache(_PlainResult)
 
 
 def scalar_of(tx: TraceContext, cls: Any, number: Value) -> Value:
