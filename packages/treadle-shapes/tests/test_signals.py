@@ -13,6 +13,14 @@ from treadle_shapes import signals_held
 pytestmark = pytest.mark.skipif(not hasattr(signal, "SIGUSR1"), reason="there are no such signals here")
 
 
+@pytest.fixture(autouse=True)
+def interrupts():
+    """Python's own handler: jobs that a shell has put into the background ignore interrupts."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
 @pytest.fixture
 def hits():
     found: list[int] = []

@@ -17,6 +17,7 @@ from treadle_tracer.values.base import NONE
 from treadle_tracer.values.rules import attention
 from treadle_tracer.values.rules.rule import Args, Effect, Kwargs, Rule, in_graph
 from treadle_tracer.values.tensor import SymbolicValue, TensorValue
+from treadle_tracer.values.unbacked import is_unbacked
 from treadle_tracer.values.value import Value
 
 if TYPE_CHECKING:
@@ -120,8 +121,11 @@ def _are_plain(named: dict[str, Value]) -> bool:
     return len(dtypes) == 1 and dtypes <= _FLOATS
 
 
-def _with_symbolic(wrapped: Rule, name: str, substitute: Callable[..., Any]) -> Rule:
-    """Trace `substitute` where the argument `name` is a symbolic float, and apply the wrapped rule otherwise."""
+def _with_symbolic(wrapped: Rule, name: str, substitute: Callable[..., Any], only_unbacked: bool = False) -> Rule:
+    """Trace `substitute` where the argument `name` is a symbolic float, and apply the wrapped rule otherwise.
+
+    only_unbacked: the wrapped rule takes symbols of the caller's numbers.
+    """
     code = substitute.__code__
     names = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
 
@@ -132,7 +136,7 @@ def _with_symbolic(wrapped: Rule, name: str, substitute: Callable[..., Any]) -> 
             train = named.get("training", NONE)
             fits = train.is_constant() and train.constant() is False
         elif fits:
-            fits = _are_plain(named)
+            fits = _are_plain(named) and (not only_unbacked or is_unbacked(tx, named[name]))
         return tx.inline(tx.wrap_known(substitute), args, kwargs) if fits else wrapped.apply(tx, args, kwargs)
 
     return Rule(wrapped.function, run, Effect.GRAPH, wraps=wrapped)
@@ -142,7 +146,7 @@ RULES = (
     *[_with_symbolic(in_graph(function), "eps", layer_norm) for function in (torch.layer_norm, F.layer_norm)],
     *[_with_symbolic(in_graph(function), "eps", rms_norm) for function in (torch.rms_norm, F.rms_norm)],
     _with_symbolic(in_graph(F.group_norm), "eps", group_norm),
-    _with_symbolic(in_graph(torch.add), "alpha", add),
+    _with_symbolic(in_graph(torch.add), "alpha", add, only_unbacked=True),
     _with_symbolic(in_graph(torch.sub), "alpha", sub),
     _with_symbolic(in_graph(torch.lerp), "weight", lerp),
     _with_symbolic(in_graph(F.dropout), "p", no_dropout),
