@@ -21,6 +21,12 @@ def unpacked(n):
     return TABLE[first : second + 2]
 
 
+def write_at(n):
+    table = torch.tensor([n, 10, 20, 30])
+    table[torch.tensor(n)] = 7
+    return table.tolist(), table[3].item()
+
+
 def nested(n):
     sizes = torch.tensor([[n, 2], [3, 4]])
     return sizes, sizes[0, 0].item(), [int(size) for size in sizes.flatten()], torch.cat([sizes, sizes])[2, 0].item()
@@ -47,6 +53,7 @@ GENERAL = {
     "unpacked": unpacked,
     "nested": nested,
     "written": written,
+    "beside large constants": lambda n: [torch.tensor([n, 2**62, 2**32, 0])[k].item() for k in range(4)],
 }
 FIXED = {  # what is read makes the number a constant that is guarded
     "computed": lambda n: torch.tensor([n, 3]).prod().item(),
@@ -57,6 +64,9 @@ FIXED = {  # what is read makes the number a constant that is guarded
     ),
     "its float": lambda n: torch.tensor(n, dtype=torch.float32).item(),
     "changed": lambda n: (torch.tensor([n]).add_(1)).item(),
+    "a place": lambda n: torch.tensor([n, 10, 20, 30, 40])[n].item(),
+    "a place in a tensor": lambda n: torch.tensor([5, 6, 7, 8])[torch.tensor(n)].item() + n,
+    "written at a place": write_at,
     "places of elements": lambda n: torch.tensor([n, 0, 1]).nonzero(),
 }
 

@@ -22,7 +22,7 @@ from treadle_tracer.values.base import Constant
 from treadle_tracer.values.outside_decisions import truth_of_tensor
 from treadle_tracer.values.tensor import TensorValue
 from treadle_tracer.values.tensor_numbers import truth_value
-from treadle_tracer.values.unbacked import is_unbacked, state_fact
+from treadle_tracer.values.unbacked import is_unbacked
 from treadle_tracer.values.value import Value
 
 if TYPE_CHECKING:
@@ -65,7 +65,7 @@ def likely_truth(frame: Frame, value: Value, when: bool, target: int) -> bool | 
         return known
     tx.symbols.unbacked.write_asserts(tx, complete=True)
     file, line, _ = frame.position()
-    state_fact(tx, condition if likely else Not(condition), f"the branch at {file}:{line}", OtherPath)
+    tx.symbols.unbacked.state(tx, condition if likely else Not(condition), f"the branch at {file}:{line}", OtherPath)
     return likely
 
 

@@ -19,7 +19,6 @@ from treadle_tracer.values.arrays import in_graph, note_numpy_calls
 from treadle_tracer.values.base import Constant
 from treadle_tracer.values.tensor import TensorValue
 from treadle_tracer.values.tensor_numbers import truth_value
-from treadle_tracer.values.unbacked import state_fact
 from treadle_tracer.values.value import Value
 
 if TYPE_CHECKING:
@@ -82,7 +81,7 @@ def write_checks(tx: TraceContext) -> None:
             raise Unsupported("numpy", "an operation that warns")
         return
     tx.symbols.unbacked.write_asserts(tx, complete=True)
-    state_fact(tx, Not(raw_expr(number.sym)), "NumPy warns of nothing", OtherPath)  # type: ignore[attr-defined]
+    tx.symbols.unbacked.state(tx, Not(raw_expr(number.sym)), "NumPy warns of nothing", OtherPath)  # type: ignore[attr-defined]
 
 
 def _needed(flags: list[Flag]) -> list[TensorValue]:

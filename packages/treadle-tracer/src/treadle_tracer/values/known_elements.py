@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
@@ -21,8 +22,7 @@ _MOST_CALLS = 64
 
 def known_number(tx: TraceContext, result: fx.Node | None) -> Any:
     """The element of a tensor with one element, which a node gives, as a Python number; None where it is not known."""
-    known = known_elements(tx, result)
-    return known.item() if known is not None and known.numel() == 1 else None
+    return _only_element(known_elements(tx, result))
 
 
 def known_elements(tx: TraceContext, result: fx.Node | None) -> torch.Tensor | None:
@@ -30,55 +30,65 @@ def known_elements(tx: TraceContext, result: fx.Node | None) -> torch.Tensor | N
 
     Symbols that `torch.tensor` was given become constants, which are guarded.
     """
-    made = None if result is None else _made_until_now(tx, result)
-    if result is None or made is None:
-        return None
-    return _elements(made, result, {number: int(number.meta["example_value"]) for number in made.numbers})
+    made = _made_until_now(tx, result)
+    return None if made is None else _fixed_elements(made)
 
 
-def holds_symbols(tx: TraceContext, result: fx.Node | None) -> bool:
-    """Whether the elements of a tensor follow from constants and symbols that `torch.tensor` was given."""
-    made = None if result is None else _made_until_now(tx, result)
-    return made is not None and bool(made.numbers)
+def constant_elements(tx: TraceContext, result: fx.Node | None) -> torch.Tensor | None:
+    """Like `known_elements`, but None where these follow from symbols."""
+    made = _made_until_now(tx, result)
+    return None if made is None or made.numbers else _fixed_elements(made)
 
 
 def number_in(tx: TraceContext, result: fx.Node | None) -> Any:
     """Like `known_number`. For a symbol that `torch.tensor` was given, and that has only been moved since then: its node."""
-    made = None if result is None else _made_until_now(tx, result)
-    if result is None or made is None:
+    made = _made_until_now(tx, result)
+    if made is None:
         return None
-    if not made.numbers or not all(map(_only_moves, made.calls)):
-        return known_number(tx, result)
-    places = dict(zip(range(_FIRST_PLACE, _FIRST_PLACE + len(made.numbers)), made.numbers, strict=True))
-    elements = _elements(made, result, {number: place for place, number in places.items()})
-    if elements is None or elements.numel() != 1:
-        return None
-    element = elements.item()
-    return places.get(element, element)
+    if made.numbers and all(_only_moves(call, made.numbers) for call in made.calls):
+        # Told by their place among `numbers`, counted from two starts, symbols differ and constants do not. Neither is a place in a tensor
+        # that is indexed by a symbol, from the second start.
+        one, other = (_only_element(_elements(made, range(start, start + len(made.numbers)))) for start in _STARTS)
+        if one is not None and other is not None:
+            return one if one == other else made.numbers[one - _STARTS[0]]
+    return _only_element(_fixed_elements(made))
+
+
+def _only_element(elements: torch.Tensor | None) -> Any:
+    return elements.item() if elements is not None and elements.numel() == 1 else None
 
 
 class _Made(NamedTuple):
-    """The calls that have made a tensor, in order, and the numbers that they are given: symbols of inputs."""
+    """The calls that have made what a node gives, in order, and the numbers that they are given: symbols of inputs."""
 
+    result: fx.Node
     calls: list[fx.Node]
     numbers: list[fx.Node]
 
 
-def _elements(made: _Made, result: fx.Node, found: dict[fx.Node, Any]) -> torch.Tensor | None:
-    """What a node gives, of these numbers."""
+def _fixed_elements(made: _Made) -> torch.Tensor | None:
+    """The elements, with constants in place of symbols."""
+    return _elements(made, [int(number.meta["example_value"]) for number in made.numbers])
+
+
+def _elements(made: _Made, numbers: Iterable[int]) -> torch.Tensor | None:
+    """The elements where the symbols are these numbers."""
+    found: dict[fx.Node, Any] = dict(zip(made.numbers, numbers, strict=True))
     try:
         with torch.no_grad():
             make_calls(made.calls, found)
-            return found[result]  # type: ignore[no-any-return]
+            return found[made.result]  # type: ignore[no-any-return]
     except (RuntimeError, ValueError, IndexError, TypeError):
         return None  # the program raises it where it makes the call
 
 
-def _made_until_now(tx: TraceContext, result: fx.Node) -> _Made | None:
+def _made_until_now(tx: TraceContext, result: fx.Node | None) -> _Made | None:
     """All calls that the result depends on, and all that have written to the memory of these.
 
     None if one of them may not be made now, or depends on an input other than numbers that `torch.tensor` was given.
     """
+    if result is None:
+        return None
     calls: set[fx.Node] = set()
     numbers: dict[fx.Node, None] = {}
     pending = [result]
@@ -88,7 +98,7 @@ def _made_until_now(tx: TraceContext, result: fx.Node) -> _Made | None:
         memory: set[int] = set().union(*[storages(node.meta.get("example_value")) for node in calls])
         pending = [node for node in tx.graph.nodes if node not in calls and _may_write(node, memory)]
     given = {_filled_with(node) for node in calls if node.meta.get(_OF_NUMBER)}
-    return _Made(sorted(calls), [*numbers]) if given.issuperset(numbers) else None
+    return _Made(result, sorted(calls), [*numbers]) if given.issuperset(numbers) else None
 
 
 def _add_calls_behind(pending: list[fx.Node], calls: set[fx.Node], numbers: dict[fx.Node, None]) -> bool:
@@ -110,8 +120,7 @@ def _add_calls_behind(pending: list[fx.Node], calls: set[fx.Node], numbers: dict
 # ---- tensors of symbols
 
 _OF_NUMBER = "of_number"
-_FIRST_PLACE = 2**62
-"""Where a tensor was only moved, elements from here on tell which symbol stands there."""
+_STARTS = (0, 2**32)
 
 _MOVES = frozenset(
     "full tensor stack cat reshape view flatten unsqueeze squeeze getitem __getitem__ setitem __setitem__ select unbind split chunk "
@@ -129,11 +138,13 @@ def _filled_with(node: fx.Node) -> Any:
     return node.args[1] if len(node.args) > 1 else node.kwargs.get("fill_value")
 
 
-def _only_moves(node: fx.Node) -> bool:
-    """Whether a call moves integers, or makes some of its arguments."""
-    if name_of(node.target) not in _MOVES:
+def _only_moves(call: fx.Node, numbers: list[fx.Node]) -> bool:
+    """Whether a call moves integers, or makes a tensor of constants or of one of the numbers."""
+    if name_of(call.target) not in _MOVES or (
+        _OF_NUMBER not in call.meta and set(numbers).intersection(call.all_input_nodes)
+    ):
         return False
-    made = node.meta.get("example_value")
+    made = call.meta.get("example_value")
     tensors = made if isinstance(made, (tuple, list)) else [made]
     return all(
         tensor is None or (isinstance(tensor, torch.Tensor) and tensor.dtype is torch.int64) for tensor in tensors

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from treadle_tracer.values.base import Constant
-from treadle_tracer.values.known_elements import MOST_ELEMENTS, holds_symbols, known_elements
+from treadle_tracer.values.known_elements import MOST_ELEMENTS, constant_elements
 from treadle_tracer.values.sequences import TupleValue
 from treadle_tracer.values.tensor import TensorValue
 from treadle_tracer.values.value import NotConstant, Value
@@ -49,7 +49,7 @@ class _NotKnown(Exception):
 def _known_argument(tx: TraceContext, value: Value) -> Any:
     if not isinstance(value, TensorValue):
         return value.constant()
-    known = None if holds_symbols(tx, value.known_node) else known_elements(tx, value.known_node)
+    known = constant_elements(tx, value.known_node)
     if known is None:
         raise _NotKnown
     return known

@@ -19,7 +19,7 @@ from treadle_tracer.values.base import Constant
 from treadle_tracer.values.joined import SymbolicBool, symbolic_bool
 from treadle_tracer.values.numpy_numbers import NumpyNumber
 from treadle_tracer.values.tensor import SymbolicValue, TensorValue
-from treadle_tracer.values.unbacked import is_unbacked, specialise, state_fact
+from treadle_tracer.values.unbacked import is_unbacked, specialise
 from treadle_tracer.values.value import Value
 
 if TYPE_CHECKING:
@@ -179,4 +179,4 @@ def _expect_divisor(tx: TraceContext, divisor: Value) -> None:
         condition = Ne(raw_expr(divisor.sym), 0)  # type: ignore[attr-defined]
         if tx.symbols.env.prove(condition) is False:
             tx.raise_exception(ZeroDivisionError, "integer division or modulo by zero")
-        state_fact(tx, condition, "", ZeroDivisionError)
+        tx.symbols.unbacked.state(tx, condition, "", ZeroDivisionError)

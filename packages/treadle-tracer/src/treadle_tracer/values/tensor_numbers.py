@@ -13,7 +13,7 @@ from treadle_tracer.by_identity import is_one_of
 from treadle_tracer.errors import Unsupported
 from treadle_tracer.values.arrays import ArrayValue
 from treadle_tracer.values.base import Constant, is_none
-from treadle_tracer.values.known_elements import holds_symbols, known_elements, known_number, number_in
+from treadle_tracer.values.known_elements import constant_elements, known_number, number_in
 from treadle_tracer.values.outside_decisions import number_of
 from treadle_tracer.values.sequences import ListValue, Sequence, SliceValue, TupleValue, make_slice
 from treadle_tracer.values.symbolic_arithmetic import convert, operator_in_graph
@@ -86,7 +86,7 @@ _MOST_ITEMS = 64
 
 def to_list(tx: TraceContext, owner: TensorValue) -> Value:
     """`owner.tolist()` of a tensor whose number of elements is known and small, or of one made from constants."""
-    known = None if holds_symbols(tx, owner.known_node) else known_elements(tx, owner.known_node)
+    known = constant_elements(tx, owner.known_node)
     if known is not None:
         return tx.from_constant(known.tolist())
     shape = [_known_size(tx, owner, dim) for dim in range(owner.fake.dim())]

@@ -444,9 +444,8 @@ def run_fake(tx: TraceContext, op: str, target: Any, args: list[Any], kwargs: di
 
 def _is_cacheable(target: Any) -> bool:
     """Whether the fake result follows from the metadata of the arguments, as it does for what PyTorch itself defines."""
-    return (
-        _is_of_torch(target) and target is not torch.autograd.grad
-    )  # which reads, and frees, the history of its arguments
+    # `grad` reads, and frees, the history of its arguments.
+    return _is_of_torch(target) and target is not torch.autograd.grad
 
 
 def _is_of_torch(target: Any) -> bool:

@@ -280,7 +280,7 @@ def decide(tx: TraceContext, value: SymbolicValue) -> bool:
     if known is not None:
         return known
     if tx.symbols.captures and _is_asserted(tx.frames[-1]):
-        state_fact(tx, condition, f"assert {env.describe(condition)}", AssertionError)
+        tx.symbols.unbacked.state(tx, condition, f"assert {env.describe(condition)}", AssertionError)
         return True
     try:
         return env.decide(condition)
@@ -291,11 +291,6 @@ def decide(tx: TraceContext, value: SymbolicValue) -> bool:
 def _is_asserted(frame: FrameView) -> bool:
     """Whether the instruction is the jump of an `assert` statement."""
     return frame.instructions[frame.at + 1].opname == "LOAD_ASSERTION_ERROR"
-
-
-def state_fact(tx: TraceContext, condition: Any, message: str, error: type = RuntimeError) -> None:
-    """See `UnbackedNumbers.state`."""
-    tx.symbols.unbacked.state(tx, condition, message, error)
 
 
 def is_unbacked(tx: TraceContext, value: Value) -> bool:
@@ -338,4 +333,4 @@ def state_truth(tx: TraceContext, expr: Any, error: type) -> None:
     if known is False:
         tx.raise_exception(error, f"{tx.symbols.env.describe(expr)} does not hold")
     if known is None:
-        state_fact(tx, expr, "", error)
+        tx.symbols.unbacked.state(tx, expr, "", error)

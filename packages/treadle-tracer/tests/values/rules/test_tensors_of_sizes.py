@@ -21,12 +21,15 @@ OF_ALL_SIZES = {
 }
 
 
+def calls():
+    return [torch.linspace(-1, 2, size) for size in (4, 6, 8, 10, 22)]
+
+
 @pytest.mark.parametrize("name", OF_ALL_SIZES)
 def test_one_dynamic_graph_serves_all_sizes(name):
     function = OF_ALL_SIZES[name]
     fast, said = compiled(function)
-    for size in (4, 6, 8, 10, 22):
-        x = torch.linspace(-1, 2, size)
+    for x in calls():
         torch.testing.assert_close(fast(x), function(x), rtol=0, atol=0)
     assert len(said.graphs) == 2 and not said.breaks and not said.skips
 
@@ -43,8 +46,7 @@ OF_SOME = {
 def test_what_may_not_fit_or_nests_is_as_in_eager(name):
     function = OF_SOME[name]
     fast, _ = compiled(function)
-    for size in (4, 6, 8, 10, 22):
-        x = torch.linspace(-1, 2, size)
+    for x in calls():
         results = []
         for run in (function, fast):
             try:
