@@ -42,9 +42,14 @@ def report(command: str, microseconds: Mapping[str, Mapping[str, int]], output: 
     """Write the microseconds of the variants of each program as JSON, and print them as a table with ratios to the first variant."""
     results = {"command": command, "machine": machine.describe(), "microseconds": microseconds}
     output.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
-    first, *others = variants = list(next(iter(microseconds.values())))
+    variants = list(dict.fromkeys(variant for row in microseconds.values() for variant in row))
+    first, *others = variants
     rows = [
-        [name, *(str(row[v]) for v in variants), *(f"{row[first] / row[v]:.2f}" for v in others)]
+        [name, *(str(row.get(v, "–")) for v in variants), *(_times(row, first, v) for v in others)]
         for name, row in microseconds.items()
     ]
     print(markdown(["us per call", *variants, *(f"x {first}: {v}" for v in others)], rows))
+
+
+def _times(row: Mapping[str, int], first: str, variant: str) -> str:
+    return f"{row[first] / row[variant]:.2f}" if variant in row else "–"

@@ -54,6 +54,14 @@ def test_a_function_of_torch_compile_is_traced():
     check_hook_is_on()
 
 
+@pytest.mark.parametrize("options", [{}, {"backend": "eager", "dynamic": True}, {"fullgraph": True}])
+def test_torch_compile_called_inside_is_traced(options):
+    outer = treadle.compile(lambda x: torch.compile(body, **options)(x * 2).cos(), fullgraph=True, backend="eager")
+    x = torch.ones(3)
+    assert torch.equal(outer(x), body(x * 2).cos())
+    assert treadle.stats().graphs == 1
+
+
 def test_a_module_of_torch_compile_is_traced():
     layer = torch.nn.Linear(3, 3)
     inner = torch.compile(layer, backend="eager")

@@ -8,7 +8,8 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from treadle_shapes.torch import direct_kernels, static_kernels  # noqa: E402
+from treadle_shapes import ShapeEnv  # noqa: E402
+from treadle_shapes.torch import direct_kernels, fake_shape_env, fake_tensor, static_kernels  # noqa: E402
 from treadle_shapes.torch.fake_tensors import fake_like, fake_mode  # noqa: E402
 
 aten = torch.ops.aten
@@ -154,3 +155,13 @@ def test_gradients_of_layer_norm_have_the_metadata_of_eager(name, wanted, affine
     eager, fake = (aten.native_layer_norm_backward.default(*a) for a in (arguments, given))
     assert [t is None for t in eager] == [t is None for t in fake]
     assert metadata(t for t in eager if t is not None) == metadata(t for t in fake if t is not None)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.int64, torch.bfloat16])
+def test_casts_of_symbolic_numbers_are_tensors(dtype):
+    env = ShapeEnv()
+    mode = fake_mode(shape_env=fake_shape_env(env))
+    x = fake_tensor(mode, torch.ones(5), [env.create_symbol(5, "n")])
+    with mode:
+        made = aten._to_copy.default(x.shape[0], dtype=dtype)
+    assert metadata([made]) == metadata([torch.tensor(5, dtype=dtype)])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+
 import pytest
 import torch
 from compile_runs import compiled
@@ -111,3 +113,17 @@ def test_buffers_assigned_in_every_call_do_not_recompile():
     for _ in range(6):
         run(module, torch.ones(3))
     assert (module.steps.item(), module.total.tolist()) == (6, [6, 6, 6]) and len(said.graphs) <= 2
+
+
+def test_a_module_of_torch_that_is_not_loaded_is_imported(monkeypatch):
+    monkeypatch.delitem(sys.modules, "torch.utils.show_pickle", raising=False)
+
+    def run(x):
+        from torch.utils.show_pickle import DumpUnpickler
+
+        return x + len(DumpUnpickler.__name__)
+
+    fn, recorder = compiled(run)
+    x = torch.ones(2)
+    assert torch.equal(fn(x), run(x))
+    assert len(recorder.graphs) == 1 and not recorder.breaks

@@ -9,6 +9,9 @@ cuda/layer_norm_kernel.cu). PyTorch's decomposition keeps the strides of the gra
 
 `_efficientzerotensor` gives zeros that have memory.
 
+A cast of a wrapped number, which the batching rules of vmap make, comes with the number itself; PyTorch's kernel takes no symbolic one
+(torch/_decomp/decompositions.py, _to_copy, torch 2.13).
+
 The fake kernels of `mm`, `addmm`, `mv` and `addbmm` accept matrices of different dtypes, for which eager raises (torch 2.11 to 2.13).
 
 A kernel returns NotImplemented for calls that it leaves to PyTorch.
@@ -27,6 +30,7 @@ from treadle_shapes.torch import constants
 
 aten = torch.ops.aten
 _LOW_FLOATS = (torch.float16, torch.bfloat16)
+_SYMBOLIC_NUMBERS = (torch.SymInt, torch.SymFloat, torch.SymBool)
 
 
 def _is_plain(x: Any, parameters: tuple[Any, ...]) -> bool:
@@ -166,6 +170,13 @@ def _layer_norm_gradients(
         )
 
 
+def _cast(mode: Any, x: Any, *, dtype: Any = None, **options: Any) -> Any:
+    if not isinstance(x, _SYMBOLIC_NUMBERS) or dtype is None:
+        return NotImplemented
+    with mode:
+        return torch.scalar_tensor(x, dtype=dtype, device=options.get("device") or "cpu")
+
+
 KERNELS: dict[Any, Callable[..., Any]] = {
     aten.native_layer_norm_backward.default: _layer_norm_gradients,
     aten.native_batch_norm.default: _native,
@@ -178,6 +189,7 @@ KERNELS: dict[Any, Callable[..., Any]] = {
     aten.mv.default: _check_one_dtype,
     aten.addbmm.default: _check_one_dtype,
     aten._efficientzerotensor.default: _zeros,
+    aten._to_copy.default: _cast,
     aten.lift_fresh.default: constants.lift,
     aten.lift_fresh_copy.default: constants.lift,
 }

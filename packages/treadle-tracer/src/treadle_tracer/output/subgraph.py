@@ -52,7 +52,7 @@ def why_not_take_out(before: fx.Node, results: Sequence[fx.Node | None]) -> str 
         record = operator(node.target)
         if record is not None and record.is_random:
             return f"its backward draws random numbers ({node.name})"
-        if any(map(_is_unbacked, _numbers_in(node.meta.get("example_value")))):
+        if _found_symbols(node):
             return f"its backward depends on values of tensors ({node.name})"
         for written in _changed(node):
             if storages(written.meta.get("example_value")) & shared:
@@ -65,8 +65,9 @@ def why_not_move(before: fx.Node) -> str | None:
     moved = moved_nodes(before)
     given = [*outside_nodes(moved, ()), *[node for node in moved if node.op == "placeholder"]]
     shared = {storage for node in given for storage in storages(node.meta.get("example_value"))}
+    known = {symbol for node in given for symbol in _found_symbols(node)}
     for node in moved:
-        if any(map(_is_unbacked, _numbers_in(node.meta.get("example_value")))):
+        if not known.issuperset(_found_symbols(node)):
             return f"depends on values of tensors ({node.name})"
         for written in [] if node.op == "placeholder" else _changed(node):
             if storages(written.meta.get("example_value")) & shared:
@@ -89,9 +90,14 @@ def _numbers_in(value: Any) -> Iterator[Any]:
             yield from _numbers_in(item)
 
 
-def _is_unbacked(number: Any) -> bool:
-    env = env_of(number)
-    return env is not None and bool(env.is_unbacked(raw_expr(number)))
+def _found_symbols(node: fx.Node) -> set[Any]:
+    """The symbols of values of tensors that the numbers of a node are made of."""
+    found = set()
+    for number in _numbers_in(node.meta.get("example_value")):
+        env = env_of(number)
+        if env is not None:
+            found |= {symbol for symbol in raw_expr(number).free_symbols if env.is_unbacked(symbol)}
+    return found
 
 
 def take_out(

@@ -74,8 +74,6 @@ def import_name(tx: TraceContext, globals_: dict[str, Any], name: str, names: Va
     if level:
         package = globals_.get("__package__") or globals_["__name__"]
         name = importlib.util.resolve_name("." * level + name, package)
-    if name.partition(".")[0] == "torch" and name not in sys.modules:
-        raise Unsupported("import", name)
     try:
         importlib.import_module(name)
     except ImportError as error:

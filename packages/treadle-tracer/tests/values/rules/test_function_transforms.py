@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from compile_runs import compiled
 from torch.func import grad, jvp, vjp, vmap
 
 from treadle_tracer import Unsupported
@@ -137,3 +138,31 @@ def test_what_a_step_of_a_loop_costs_does_not_grow_with_the_steps(monkeypatch):
         torch.testing.assert_close(found, descent(torch.ones(4), steps))
         counts.append(asked)
     assert counts[2] - counts[1] == 2 * (counts[1] - counts[0]) > 0
+
+
+@pytest.mark.parametrize("program", ["size added", "rows of it", "size found", "number found"])
+def test_sizes_that_change_and_sizes_that_are_found(program):
+    def run(x, n):
+        y = x[: n.item()] if "found" in program else x
+        if program == "rows of it":
+            return vmap(lambda a: a.sum() * 2 - torch.ones(x.shape[0]).cumsum(0))(x)
+        if program == "number found":
+            return vmap(lambda a: a * 2 + n.item())(y)
+        return vmap(lambda a: a * 2 + y.shape[0])(y)
+
+    fn, recorder = compiled(run)
+    for length in (5, 7, 6, 9):
+        x, n = torch.randn(length, 3), torch.tensor(length - 2)
+        torch.testing.assert_close(fn(x, n), run(x, n))
+    assert len(recorder.graphs) == 2 and not recorder.breaks
+
+
+def test_a_body_that_finds_a_size_breaks_the_graph():
+    def run(x):
+        with pytest.raises(RuntimeError):
+            vmap(lambda a: a[a > 0].sum())(x)
+        return x + 1
+
+    fn, _ = compiled(run)
+    x = torch.randn(3, 4)
+    torch.testing.assert_close(fn(x), x + 1)

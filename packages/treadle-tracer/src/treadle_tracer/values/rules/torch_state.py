@@ -252,7 +252,7 @@ def _graph_break(tx: TraceContext, args: Args, kwargs: Kwargs) -> Value:
 _LEFT_TO_PYTHON = [
     *members(
         "torch",
-        "seed save load set_num_threads compile frombuffer",
+        "seed save load set_num_threads frombuffer",
     ),
     *members("torch", "is_anomaly_enabled is_anomaly_check_nan_enabled"),  # switched off while tracing
     *members("torch.cuda", "manual_seed synchronize"),
