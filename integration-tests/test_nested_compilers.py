@@ -62,6 +62,13 @@ def test_torch_compile_called_inside_is_traced(options):
     assert treadle.stats().graphs == 1
 
 
+def test_a_region_marked_for_torch_compile_is_traced():
+    region = torch.compiler.nested_compile_region(body)
+    outer = treadle.compile(lambda x: region(region(x) * 2), fullgraph=True, backend="eager")
+    x = torch.ones(3)
+    assert torch.equal(outer(x), body(body(x) * 2))
+
+
 def test_a_module_of_torch_compile_is_traced():
     layer = torch.nn.Linear(3, 3)
     inner = torch.compile(layer, backend="eager")

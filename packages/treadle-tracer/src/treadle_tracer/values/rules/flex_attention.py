@@ -13,14 +13,18 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Callable
-from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch.nn.functional import scaled_dot_product_attention
 from torch.overrides import TorchFunctionMode
 
 from treadle_tracer.errors import Unsupported
+from treadle_tracer.source import ConstSource
 from treadle_tracer.values.base import Constant, LazyValue
+from treadle_tracer.values.constant_masks import known_ranges, ranges_of
+from treadle_tracer.values.functions import FunctionValue
+from treadle_tracer.values.rules.function_transforms import value_of_tree
 from treadle_tracer.values.rules.rule import Args, Effect, Kwargs, Rule
 from treadle_tracer.values.tensor import TensorValue
 
@@ -33,7 +37,7 @@ Sizes = tuple[int, int, int, int]
 
 _LONG = 512 * 1024
 """Products of queries and keys from which a block of queries at a time is worth its calls."""
-_ROWS = 256
+_ROWS = 128
 """Queries of a block, at least."""
 _MOST_BLOCKS, _BLOCKS_OF_ANY_SIZE = 16, 8
 """Each block is traced and compiled."""
@@ -83,17 +87,13 @@ def _in_blocks(
 ) -> Any:
     rows = sizes[2] // blocks
     bounds = [*[block * rows for block in range(blocks)], sizes[2]]
-    starts, lengths = _ranges(seen, bounds)
     found = []
-    for block, (start, length) in enumerate(zip(starts.tolist(), lengths.tolist(), strict=True)):
-        torch._check(start >= 0)
-        torch._check(length >= 2)
-        torch._check(start + length <= sizes[3])
+    for block, (start, length, origin) in enumerate(_ranges(seen, bounds)):
         first, count = bounds[block], bounds[block + 1] - bounds[block]
         part, keys, values = query.narrow(2, first, count), key.narrow(2, start, length), value.narrow(2, start, length)
         mask = seen.narrow(2, first, count).narrow(3, start, length)
-        origin = first, starts[block]
-        found.append(_attend(part, keys, values, modify, mask, scale, (*sizes[:2], count, length), origin, options))
+        counts = (*sizes[:2], count, length)
+        found.append(_attend(part, keys, values, modify, mask, scale, counts, (first, origin), options))
     return [torch.cat(parts, 2 if parts[0].dim() > 1 else 0) for parts in zip(*found, strict=True)]
 
 
@@ -126,9 +126,13 @@ def _attend(
         scores = modify(scores, batches, heads, queries + origin[0], keys + origin[1])
     if seen is not None:
         scores = torch.where(seen, scores, -math.inf)
-    out = torch._safe_softmax(scores, -1).to(query.dtype) @ value.to(query.dtype)
-    nothing = query.new_empty(0)
-    logsumexp, largest = nothing, nothing
+    if modify is None and (
+        seen is None or query.device.type != "cpu"
+    ):  # with a mask, the CPU's fused kernel is no faster
+        out = scaled_dot_product_attention(query, key, value, seen, scale=scale)
+    else:
+        out = torch._safe_softmax(scores, -1).to(query.dtype) @ value.to(query.dtype)
+    logsumexp = largest = query.new_empty(0)
     if options.get("OUTPUT_LOGSUMEXP", True):
         sees_none = torch.all(scores == -math.inf, dim=-1)
         logsumexp = torch.where(sees_none, -math.inf, scores.logsumexp(-1)) / math.log(2)
@@ -184,15 +188,18 @@ def _module() -> Any:
     return sys.modules["torch.nn.attention.flex_attention"]
 
 
-def _ranges(seen: torch.Tensor, bounds: list[int]) -> tuple[torch.Tensor, torch.Tensor]:
-    """The first key that each block of queries reads, and how many, two at least: one has a product of its own."""
-    keys = seen.shape[3]
-    blocks = torch.stack([seen.narrow(2, a, b - a).any(2).flatten(0, 1).any(0) for a, b in pairwise(bounds)])
-    places = torch.arange(keys)
-    end = torch.where(blocks, places + 1, 0).amax(1).clamp(min=2)
-    start = torch.where(blocks, places, keys).amin(1) // _COLUMNS * _COLUMNS
-    start = torch.minimum(start, end - 2)
-    return start, end - start
+def _ranges(seen: torch.Tensor, bounds: list[int]) -> list[tuple[int, int, Any]]:
+    """The first key that each block of queries reads, how many it reads, and the first one again, for use in a modification.
+
+    Here they are read from the mask, which depends on inputs.
+    """
+    starts, lengths = ranges_of(seen, bounds, _COLUMNS)
+    ranges = list(zip(starts.tolist(), lengths.tolist(), starts.unbind(), strict=True))
+    for start, length, _ in ranges:
+        torch._check(start >= 0)
+        torch._check(length >= 2)
+        torch._check(start + length <= seen.shape[3])
+    return ranges
 
 
 def _in_order_of(out: torch.Tensor, query: torch.Tensor) -> torch.Tensor:
@@ -221,4 +228,17 @@ def _operator(tx: TraceContext, args: Args, kwargs: Kwargs) -> Value:
     return tx.inline(tx.wrap_known(attention), args, {**kwargs, "blocks": blocks})
 
 
-RULES = (Rule("torch._higher_order_ops.flex_attention.FlexAttentionHOP.__call__", _operator, Effect.GRAPH),)
+def _ranges_in_trace(tx: TraceContext, args: Args, kwargs: Kwargs) -> Value:
+    seen, bounds = args
+    known = None
+    if isinstance(seen, TensorValue) and all(bound.is_constant() for bound in bounds.unpack(tx)):
+        known = known_ranges(seen.node(tx), [bound.constant() for bound in bounds.unpack(tx)], _COLUMNS)
+    if known is None:
+        return tx.inline(FunctionValue.outside(tx, _ranges, ConstSource(_ranges)), args, kwargs)
+    return value_of_tree([(start, length, start) for start, length in known], Constant)
+
+
+RULES = (
+    Rule(_ranges, _ranges_in_trace, Effect.GRAPH),
+    Rule("torch._higher_order_ops.flex_attention.FlexAttentionHOP.__call__", _operator, Effect.GRAPH),
+)

@@ -1,4 +1,5 @@
-"""`torch.compile(function)` in a traced program: what it gives is traced into the same graph, as what has been made before is.
+"""`torch.compile(function)` in a traced program, and regions marked for it: the function is traced into the same graph, as one that
+has been compiled before is.
 
 `torch.compile(module)` and the form without a function, which make objects, are left to Python.
 """
@@ -26,4 +27,12 @@ def _compile(tx: TraceContext, args: Args, kwargs: Kwargs) -> Value:
     return model
 
 
-RULES = (Rule(torch.compile, _compile, Effect.NONE),)
+def _region(tx: TraceContext, args: Args, kwargs: Kwargs) -> Value:
+    """What a function under `torch.compiler.nested_compile_region` calls, with that function as its first argument."""
+    return args[0].call(tx, args[1:], kwargs)
+
+
+RULES = (
+    Rule(torch.compile, _compile, Effect.NONE),
+    Rule("torch._higher_order_ops.invoke_subgraph.invoke_subgraph_placeholder", _region),
+)
