@@ -30,3 +30,18 @@ def test_readers(name: str) -> None:
     graph = capture(lambda x, i: function(x[i]), [torch.randn(4), torch.tensor([0, 1, 2, 3])]).graph
     node = next(n for n in graph.nodes if str(n.target).startswith("aten.index"))
     assert is_read_in_full(node) is wanted
+
+
+@pytest.mark.parametrize("whole", [True, False])
+def test_readers_behind_many_paths(whole: bool) -> None:
+    """Each turn of an unrolled loop doubles the paths from the first value, and lengthens them beyond Python's recursion limit."""
+
+    def loop(x: torch.Tensor, i: torch.Tensor) -> torch.Tensor:
+        y = x[i]
+        for _ in range(400):
+            y = y.sin() + y.cos() * y
+        return y if whole else y[:1]
+
+    graph = capture(loop, [torch.randn(4), torch.tensor([0, 1, 2, 3])]).graph
+    node = next(n for n in graph.nodes if str(n.target).startswith("aten.index"))
+    assert is_read_in_full(node) is whole

@@ -17,10 +17,22 @@ from treadle_shapes.torch import operator as operator_record
 
 def is_read_in_full(node: torch.fx.Node) -> bool:
     """Whether some user of the node's result, however many pointwise operators and rearrangements away, reads and stores it all."""
-    return any(_reads_all(user) for user in node.users)
+    seen: dict[torch.fx.Node, None] = dict(node.users)
+    waiting = list(seen)
+    while waiting:  # each user once: in an unrolled loop the number of paths doubles with each turn
+        user = waiting.pop()
+        reads = _reads_all(user)
+        if reads:
+            return True
+        if reads is None:
+            new = [further for further in user.users if further not in seen]
+            seen.update(dict.fromkeys(new))
+            waiting += new
+    return False
 
 
-def _reads_all(user: torch.fx.Node) -> bool:
+def _reads_all(user: torch.fx.Node) -> bool | None:
+    """Whether a user reads and stores all elements of its argument. None: it reads those of which its own elements are read."""
     if user.op == "output":
         return True
     record = operator_record(user.target)
@@ -28,4 +40,4 @@ def _reads_all(user: torch.fx.Node) -> bool:
         return False
     if record.element_use is ElementUse.READ:
         return True
-    return (record.is_pointwise or record.element_use is ElementUse.KEPT) and is_read_in_full(user)
+    return None if record.is_pointwise or record.element_use is ElementUse.KEPT else False
