@@ -12,7 +12,7 @@ torch = pytest.importorskip("torch")
 
 from torch._subclasses.fake_tensor import FakeTensorMode  # noqa: E402
 
-from treadle_shapes.torch import fake_like, fake_mode, static_calls, static_kernels  # noqa: E402
+from treadle_shapes.torch import fake_like, fake_mode, static_calls, static_kernels, symbolic_dispatch  # noqa: E402
 
 aten = torch.ops.aten
 
@@ -146,6 +146,20 @@ def test_views_and_copies_have_the_layout_of_eager(seed: int) -> None:
         base = drawn(rng, rng.randrange(1, 5), rng.choice(DTYPES))
         choice = rng.random()
         check(lambda t, view=view, choice=choice: view(random.Random(choice), t), [base])
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_views_have_the_same_layout_while_sizes_are_symbolic(seed: int) -> None:
+    """PyTorch's Python kernels, which symbolic sizes need, do not answer calls with constant sizes."""
+    rng = random.Random(seed)
+    for number in range(200):
+        view, choice = VIEWS[number % len(VIEWS)], rng.random()
+        base = drawn(rng, rng.randrange(2, 5), torch.float32)[..., :1, :]
+        call = lambda t, view=view, choice=choice: view(random.Random(choice), t)  # noqa: E731
+        wanted = answer_in(fake_mode(), call, [base], {})
+        static_calls.forget_all()
+        with symbolic_dispatch():
+            assert answer_in(fake_mode(), call, [base], {}) == wanted, (view, described(base))
 
 
 @pytest.mark.parametrize("seed", range(6))

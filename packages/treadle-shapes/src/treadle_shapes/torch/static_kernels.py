@@ -104,7 +104,8 @@ def _from_cpp(
     if any(t.dtype != tensors[0].dtype for t in tensors[1:]):
         return None  # kernels without elements are not as strict as eager's
     try:
-        with in_kernel_invocation_manager(mode):
+        # Where sizes are symbolic, PyTorch's Python kernels are on, and their views of sizes of 1 have other strides than eager's.
+        with in_kernel_invocation_manager(mode), torch._C._DisablePythonDispatcher():
             found = func(*args, **kwargs)
     except Exception:
         return None  # PyTorch's fake mode has the error of eager
