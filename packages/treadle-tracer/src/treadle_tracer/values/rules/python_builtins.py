@@ -419,6 +419,10 @@ def _prod(tx: TraceContext, args: Args, kwargs: Kwargs) -> Value:
     return total
 
 
+def _is_number(item: Value) -> bool:
+    return isinstance(item, SymbolicValue) or item.python_type() in (int, bool, float)
+
+
 def _symbolic_extreme(tx: TraceContext, text: str, items: list[Value]) -> Value:
     """The greatest (">") or least of numbers, some of them symbolic."""
     if any(item.python_type() is float for item in items):
@@ -450,7 +454,8 @@ def _extreme(text: str) -> Apply:
             if "default" in kwargs:
                 return kwargs["default"]
             tx.raise_exception(ValueError, f"{'max' if text == '>' else 'min'}() {_NOTHING_TO_COMPARE}")
-        if not keyed and any(isinstance(item, SymbolicValue) for item in items):
+        is_symbolic = any(isinstance(item, SymbolicValue) for item in items)
+        if is_symbolic and not keyed and all(map(_is_number, items)):
             return _symbolic_extreme(tx, text, items)
         best = items[0]
         best_key = key.call(tx, [best], {}) if keyed else best
