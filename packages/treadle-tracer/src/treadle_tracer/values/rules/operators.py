@@ -60,7 +60,10 @@ def _by_position(args: Args, kwargs: Kwargs, names: tuple[str, ...]) -> tuple[Ar
 def _round(tx: TraceContext, args: Args, kwargs: Kwargs) -> Value:
     args, kwargs = _by_position(args, kwargs, ("number", "ndigits"))
     if isinstance(args[0], TensorValue):
-        return tx.tensor_method(args[0], "round", [], {"decimals": args[1]} if len(args) > 1 else {})
+        kind = args[0].python_type()
+        if lookup(tx, kind, "__round__") is MISSING:  # PyTorch's tensors have none
+            tx.raise_exception(TypeError, f"type {kind.__name__} doesn't define __round__ method")
+        raise Unsupported("builtin-call", f"round() of {args[0].describe()}")
     return tx.fold(round, args, kwargs)
 
 
