@@ -1,4 +1,4 @@
-"""`round` of tensors."""
+"""`round` and `divmod` of tensors."""
 
 from __future__ import annotations
 
@@ -37,3 +37,16 @@ def test_symbolic_floats_are_rounded():
     fast, _ = compiled(lambda x: x * round(x.shape[0] / 3, 1))
     for size in (2, 4, 5):
         assert torch.equal(fast(torch.ones(size)), torch.ones(size) * round(size / 3, 1))
+
+
+@pytest.mark.parametrize("is_left", [True, False])
+def test_tensors_have_no_divmod(is_left):
+    def function(x, number):
+        try:
+            return divmod(x, number) if is_left else divmod(number, x)
+        except TypeError as error:
+            return x, str(error)
+
+    fast, _ = compiled(function)
+    for number in (2, 3, 0.5):
+        assert fast(torch.ones(2), number)[1] == function(torch.ones(2), number)[1]

@@ -76,7 +76,8 @@ def _pow(tx: TraceContext, args: Args, kwargs: Kwargs) -> Value:
 
 def _divmod(tx: TraceContext, args: Args, kwargs: Kwargs) -> Value:
     if any(isinstance(arg, TensorValue) for arg in args):
-        tx.raise_exception(TypeError, "unsupported operand type(s) for divmod()")
+        left, right = (arg.python_type().__name__ for arg in args)
+        tx.raise_exception(TypeError, f"unsupported operand type(s) for divmod(): '{left}' and '{right}'")
     return TupleValue((tx.binary_op("//", args[0], args[1]), tx.binary_op("%", args[0], args[1])))
 
 
