@@ -62,7 +62,7 @@ from treadle_tracer.values.objects import ObjectValue, SuperValue
 from treadle_tracer.values.random_numbers import new_generator
 from treadle_tracer.values.rules.table import rule_of
 from treadle_tracer.values.sequences import ListValue, TupleValue, make_slice
-from treadle_tracer.values.sets import SetValue, copy_set
+from treadle_tracer.values.sets import SetValue, copy_set, is_plain_dict
 from treadle_tracer.values.shadows import MadeDescriptor, descriptor_parts, register
 from treadle_tracer.values.subclasses import subclasses_of
 from treadle_tracer.values.tensor import SymbolicValue
@@ -397,7 +397,10 @@ def _new_set(cls: type) -> _Constructor:
     def make(tx: TraceContext, args: list[Value], kwargs: dict[str, Value]) -> Value:
         if args and isinstance(args[0], SetValue):
             return args[0] if cls is args[0].cls is frozenset else copy_set(args[0], cls)
-        return SetValue.of(tx, args[0].unpack(tx) if args else [], cls)
+        made = SetValue.of(tx, args[0].unpack(tx) if args else [], cls)
+        if args and is_plain_dict(args[0]) and made.real is not None:
+            made.real = cls(dict.fromkeys(item.constant() for item in made.entries.values()))
+        return made
 
     return make
 

@@ -160,7 +160,7 @@ def _set_operator(tx: TraceContext, operation: Operation, a: Value, b: Value) ->
         replace_items(a, tx, result.entries, _IN_PLACE[operation.text], [b])
         return a
     if isinstance(a, SetValue) and isinstance(b, SetValue):
-        result.real = real_result(a, operation.names[0], [b])
+        result.real = real_result(tx, a, operation.names[0], [b])
     return result
 
 

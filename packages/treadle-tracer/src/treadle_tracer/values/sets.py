@@ -220,7 +220,7 @@ def replace_items(
     """Carry out `function(self, *args)`, after which a set has these items."""
     kept = dict(entries)
     real = self.real if self.source is None else None
-    others = [_real_items(arg) for arg in args]
+    others = [_real_items(tx, arg) for arg in args]
     if real is None or None in others:
         real = None
     else:
@@ -230,18 +230,28 @@ def replace_items(
     self.changed(tx, function, args, real)
 
 
-def _real_items(value: Value) -> Any:
+def _real_items(tx: TraceContext, value: Value) -> Any:
     """What a real set may be combined with in place of `value`; None where it is not known in which order it gives its items."""
     if isinstance(value, SetValue):
         return value.real if value.source is None else None
-    if isinstance(value, Sequence) and all(item.is_constant() for item in value.items):
-        return [item.constant() for item in value.items]
-    return None
+    is_dict = is_plain_dict(value)
+    if not is_dict and not isinstance(value, (Sequence, DictView)):
+        return None
+    items = value.unpack(tx)
+    if not all(item.is_constant() for item in items):
+        return None
+    constants = [item.constant() for item in items]
+    return dict.fromkeys(constants) if is_dict else constants
 
 
-def real_result(value: SetValue, method: str, args: list[Value]) -> Any:
+def is_plain_dict(value: Value) -> bool:
+    """Whether a set takes the items of `value` as those of a dict: it grows at once for all of them, and for others step by step."""
+    return isinstance(value, DictValue) and value.python_type() is dict
+
+
+def real_result(tx: TraceContext, value: SetValue, method: str, args: list[Value]) -> Any:
     """`value.real.method(...)` for a set of the trace's own, None where it is not known in which order items come."""
-    known = [value.real if value.source is None else None, *map(_real_items, args)]
+    known = [value.real if value.source is None else None, *(_real_items(tx, arg) for arg in args)]
     return None if any(items is None for items in known) else getattr(type(known[0]), method)(*known)
 
 
@@ -253,7 +263,7 @@ def _combine(operator: str) -> Callable[[SetValue, TraceContext, list[Value]], V
         result = self.combined(tx, "|", {})
         for other in args:
             result = result.combined(tx, operator, entries_of(tx, other), is_set=isinstance(other, SetValue))
-        result.real = real_result(self, _METHOD_OF[operator], args)
+        result.real = real_result(tx, self, _METHOD_OF[operator], args)
         return result
 
     return run
