@@ -27,7 +27,7 @@ def _dynamic(function: Callable[..., Any], shape: Callable[..., Any], *first: in
     return lambda: capture_dynamic(function, shape, first)
 
 
-def _unbacked(function: Callable[..., Any], *inputs: torch.Tensor) -> Callable[[], Graph]:
+def unbacked(function: Callable[..., Any], *inputs: torch.Tensor) -> Callable[[], Graph]:
     def graph() -> Graph:
         adapter = fake_shape_env(ShapeEnv(), allow_scalar_outputs=True, allow_dynamic_output_shape_ops=True)
         mode = FakeTensorMode(shape_env=adapter)
@@ -84,7 +84,7 @@ GRAPHS: dict[str, Callable[[], Graph]] = {
     "small_products": _static(lambda f, p, q: f @ p @ f.t() + q, randn(6, 6), randn(6, 6), randn(6, 6)),
     "dynamic_softmax": _dynamic(lambda x: x.softmax(-1), lambda n, c: [(n, c)], 6, 37),
     "dynamic_mean_pool": _dynamic(lambda x: x.mean((2, 3)), lambda n, h, w: [(n, 8, h, w)], 6, 14, 10),
-    "unbacked_rows": _unbacked(lambda x, m: x[m].sum(1) * m.sum().item(), randn(5, 8), torch.tensor([True] * 5)),
+    "unbacked_rows": unbacked(lambda x, m: x[m].sum(1) * m.sum().item(), randn(5, 8), torch.tensor([True] * 5)),
     "integers_and_bools": _static(_bits, torch.ones(4, 6, dtype=torch.int64), torch.ones(4, 6, dtype=torch.int32)),
     "bfloat16": _static(lambda x, w: (x * w).softmax(-1), randn(4, 32).bfloat16(), randn(32).bfloat16()),
 }

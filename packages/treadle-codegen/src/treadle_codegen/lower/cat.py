@@ -15,7 +15,10 @@ from treadle_codegen.lower.pointwise import convert
 from treadle_codegen.lower.registry import lowering
 from treadle_codegen.lower.tensor_expr import NOTHING, Index, TensorExpr, ViewMap, normalize_dim
 from treadle_codegen.lower.view import identity, insert, slice_of
-from treadle_shapes.expr import And, Ge, Lt, maximum, minimum
+from treadle_shapes.expr import And, Ge, Lt, free_symbols, maximum, minimum
+
+_MOST_SYMBOLS = 16
+"""Sizes that the offsets of a kernel's text may be sums of."""
 
 
 @lowering("aten.cat.default", "aten.concat.default")
@@ -31,6 +34,8 @@ def cat(lw: Lowering, tensors: Sequence[TensorExpr], dim: int = 0) -> TensorExpr
     d = normalize_dim(dim, len(shape))
     if why_not_select(lw, tensors) is None:
         return _selected(lw, [convert(lw, x, lw.val.dtype) for x in tensors], d, shape)
+    if why_not_add_up(tensors, d) is not None:
+        return None
     buffer = lw.new_buffer(shape, lw.val.dtype, strides if is_dense(shape, strides) else None)
     start: IntLike = 0
     for x in tensors:
@@ -46,6 +51,13 @@ def why_not_select(lw: Lowering, tensors: Sequence[TensorExpr]) -> str | None:
         return "each element would ask for many tensors"
     if any(x.cost > 2 or any(size == 0 for size in x.shape) for x in tensors):
         return "computing an element for nothing is expensive"
+    return None
+
+
+def why_not_add_up(tensors: Sequence[TensorExpr], d: int) -> str | None:
+    """Why no kernel should add up where each tensor begins: why ATen concatenates them."""
+    if len(frozenset[Any]().union(*[free_symbols(x.shape[d]) for x in tensors])) > _MOST_SYMBOLS:
+        return "the text of all offsets together grows with the square of the number of sizes"
     return None
 
 

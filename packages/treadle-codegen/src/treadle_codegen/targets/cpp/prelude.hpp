@@ -29,6 +29,11 @@ template <class T> constexpr T max(T a, T b) { return a > b ? a : b; }
 // The compiler does not know any more where a pointer comes from.
 #define FORGET(pointer) __asm__("" : "+r"(pointer))
 
+// A position that is computed from bools, in a form that is not folded. g++ 12 takes the offsets of a vector gather back to the vector of bools
+// itself, whose elements are no integers, and reads elsewhere: b[(i64)(x[j] > 0)].
+extern "C" __attribute__((weak, visibility("hidden"))) i64 hidden_zero = 0;
+INLINE i64 hidden(i64 position) { return position ^ hidden_zero; }
+
 // The C library's power, which is Python's: under its own name the compiler replaces some calls by others that round differently.
 #if defined(__APPLE__)
 extern "C" double exact_pow(double, double) __asm__("_pow");

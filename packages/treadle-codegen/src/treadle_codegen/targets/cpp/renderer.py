@@ -65,6 +65,7 @@ class KernelWriter:
     names: dict[Any, str] = field(
         default_factory=dict
     )  # parameters for the numbers, the same for any numbering of symbols
+    from_bools: set[str] = field(default_factory=set)  # values that are computed from bools as numbers
     packed: set[str] = field(default_factory=set)  # values whose 16 bits in memory have a name: theirs with an h
     positions: dict[str, IntLike] = field(default_factory=dict)  # values that are index expressions
     outer_values: dict[Any, str] = field(default_factory=dict)  # value numbering at the outer level

@@ -16,6 +16,7 @@ from treadle_codegen.schedule.kernel import Section
 from treadle_codegen.schedule.positions import checks_positions, lies_inside, positions_to_check
 from treadle_codegen.targets.constants import ConstantArgument
 from treadle_codegen.targets.cpp.far_loads import far_loads
+from treadle_codegen.targets.cpp.from_bools import is_from_bools
 from treadle_codegen.targets.cpp.ops import (
     C_TYPES,
     MEMORY_TYPES,
@@ -393,6 +394,10 @@ class SectionPrinter(InstructionWriter):
             text = read_memory(f"{name}h", instr.dtype)
         if instr.op in ("index", "const"):
             self.writer.positions[name] = instr.attr
+        if is_from_bools(loop, instr) or (
+            instr.op not in ("load", "indirect_load") and self.writer.from_bools & {*args}
+        ):
+            self.writer.from_bools.add(name)
         self.writer.line(f"const {C_TYPES[instr.dtype]} {name} = {text};")
         return name
 
@@ -473,14 +478,18 @@ class SectionPrinter(InstructionWriter):
         self.writer.checks_bounds |= not self.all_checked
         for index, stride, size in zip(indices, strides, sizes, strict=True):
             if self.all_checked:
-                terms.append(f"{index} * ({self.writer.index(stride)})")
+                terms.append(f"{self._hidden(index, index)} * ({self.writer.index(stride)})")
                 continue
             if self._is_inside(index, size):
                 terms.append(f"({self.writer.index(self.writer.positions[index])}) * ({self.writer.index(stride)})")
                 continue
             name = self.checked.get((index, size)) or self._check(index, size)
-            terms.append(f"{name} * ({self.writer.index(stride)})")
+            terms.append(f"{self._hidden(name, index)} * ({self.writer.index(stride)})")
         return f"{self.writer.param(buffer)}[{' + '.join(terms) or '0'}]"
+
+    def _hidden(self, position: str, index: str) -> str:
+        """A position that `index` gives, in a form that the compiler cannot take back to the bools that it is computed from."""
+        return f"hidden({position})" if index in self.writer.from_bools else position
 
     def _nonempty(self, sizes: tuple[IntLike, ...], indices: tuple[str, ...]) -> list[str]:
         """Conditions under which there is an element to read where a position is out of range, beside those that always hold."""
