@@ -815,6 +815,28 @@ def test_results_whose_history_is_freed_on_one_of_two_paths_are_compiled():
     assert not treadle.stats().eager_graphs
 
 
+def test_saved_sizes_of_a_history_that_data_tells():
+    """What leaves the graph may have a history that is freed; the sizes that its nodes have saved stay symbols."""
+    treadle.reset()
+    weight = torch.ones(2, requires_grad=True)
+
+    def step(x, index):
+        count = int(index.max()) + 1
+        y = torch.zeros(count, 3, requires_grad=True)
+        energy = (x - y[index]).square().mean() + (weight * y.square().sum(-1).mean()).sum()
+        (gradient,) = torch.autograd.grad(energy, y, create_graph=True)
+        loss = (y - 0.1 * gradient).square().mean()
+        torch.set_printoptions()  # breaks the graph
+        loss.backward()
+        return loss.detach(), x.grad
+
+    compiled = treadle.compile(step, options={"raise_internal_errors": True, "leave_unprofitable": False})
+    for rows in (5, 6, 8):
+        x, index = torch.randn(rows, 3), torch.randint(0, 4, (rows,))
+        torch.testing.assert_close(compiled(x.clone().requires_grad_(), index), step(x.clone().requires_grad_(), index))
+    assert treadle.stats().breaks
+
+
 @pytest.mark.parametrize(
     "function",
     [

@@ -104,7 +104,11 @@ def _has_lost_saved_tensors(node: Any) -> bool:
 
 @functools.cache
 def _names_of_saved(cls: type) -> tuple[str, ...]:
-    return tuple(name for name in dir(cls) if name.startswith("_saved_") or name == "saved_tensors")
+    """The attributes of a node that are saved tensors. Reading a saved size (`_saved_self_sym_numel`) would fix its symbol."""
+    names = dir(cls)
+    return tuple(
+        name for name in names if name == "saved_tensors" or (name.startswith("_saved_") and f"_raw{name}" in names)
+    )
 
 
 FREED = (
