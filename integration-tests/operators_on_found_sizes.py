@@ -247,7 +247,7 @@ DECIDED: dict[str, Program] = {"a loop": (_loop, ROWS)}
 """Name -> programs that need a size as a constant: a graph for each size, while there are few of them."""
 
 BREAKS: dict[str, Program] = {
-    "a branch": (lambda x: torch.zeros(4) if rows(x).shape[0] == 0 else rows(x).mean(0), ROWS),
+    "a branch": (lambda x: torch.zeros(4) if rows(x).shape[0] > 2 else rows(x).mean(0), ROWS),
     "a number of parts": (lambda x: torch.chunk(x[x > 0], 2), ITEMS),
     "a write before": (lambda x: torch.roll(rows(x.mul_(2)), 1, 0), ROWS),
 }

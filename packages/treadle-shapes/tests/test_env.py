@@ -348,6 +348,8 @@ def test_general_answers():
 def test_assumptions():
     env = ShapeEnv()
     u, v = env.create_unbacked("x.shape[0]", lower=0), env.create_unbacked("t.item()")
+    highest = env.create_unbacked("int(index.max())")
+    env.expect(Ge(highest + 1, 0))  # a tensor has that size
     with pytest.raises(UnbackedError):
         env.decide(Eq(u, 0))
     with env.size_oblivious_answers(), pytest.raises(UnbackedError):
@@ -357,14 +359,15 @@ def test_assumptions():
             env.decide(Ge(u, 5))  # usual is neither
         with pytest.raises(UnbackedError):
             env.decide(Eq(v, 0))  # a number, not a size
+        assert env.decide(Eq(highest + 1, 1)) is False
         assert env.decide(Eq(u * 4, 0)) is False
         assert env.decide(Ge(u, 1)) is True  # follows
         env.check_divisor(u)
         assert env.decide(Eq(u, 1)) is False
         with env.suppress_guards():
             assert env.decide(Ge(u, 2)) is True
-    assert [str(a.condition) for a in env.runtime_asserts] == [str(Ne(u, 0)), str(Ne(u, 1))]
-    assert len(env.assumptions) == 2 and not env.guards
+    assert [str(a.condition) for a in env.runtime_asserts[1:]] == [str(Ne(highest, 0)), str(Ne(u, 0)), str(Ne(u, 1))]
+    assert len(env.assumptions) == 3 and not env.guards
     with pytest.raises(UnbackedError):
         env.decide(Eq(u, 7))
 

@@ -31,6 +31,9 @@ from treadle_shapes.ranges import Range, to_range
 from treadle_shapes.rewrite import evaluate
 from treadle_shapes.symbols import INT64_MAX, POLICIES, Policy, RuntimeAssert, SymbolInfo, check_symbol
 
+_HIGHEST_OF_NO_INDEX = -1
+"""The number that `index.max()` stands for where there is no index, so that the count is `index.max() + 1`."""
+
 
 class ShapeEnv:
     """Symbols with hints, decisions with guards, facts, constraints and explanations.
@@ -481,12 +484,12 @@ class ShapeEnv:
         return answer
 
     def _assume(self, condition: BoolLike) -> bool | None:
-        """Return the answer for unbacked sizes of 2 or more, and assert it from here on (unless guards are suppressed, where it changes
-        no result). None when there is no such answer."""
+        """Return the answer for unbacked sizes, and highest indices that counts follow from, of 2 or more, and assert it from here on
+        (unless guards are suppressed, where it changes no result). None when there is no such answer."""
         if not self._assumes and self._recording:
             return None
         numbers = [s for s in free_symbols(self.simplify(condition)) if s not in self.hints]
-        if any(isinstance(s, FloatExpr) or self.facts.known_ranges.lower(s) < 0 for s in numbers):
+        if any(isinstance(s, FloatExpr) or self.facts.known_ranges.lower(s) < _HIGHEST_OF_NO_INDEX for s in numbers):
             return None
         answer = self.prove_under([Ge(s, 2) for s in numbers], condition)
         if answer is not None and self._recording:

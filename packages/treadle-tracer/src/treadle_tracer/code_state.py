@@ -51,12 +51,14 @@ class CodeState:
     deep_traces       traces that were given up because calls nest too deeply
     may_assume        False when a graph with an assumption cannot be deoptimised, so that nothing is assumed
     may_guess         False when a graph that takes a path for granted cannot be deoptimised, or calls often took another one
+    may_expect_items  the same for graphs that take for granted that a size which depends on data is not 0
     may_defer         False when that has happened again with other asserts, or would lose output: nothing waits for the graph any more
     foreseen          how many traces have foreseen random numbers: where calls keep deciding differently on them, the next ones do not
     trusts_backend    False when a graph was not compiled in the way that the backend promises (`backend_call.promises_to_raise_early`)
     tells_of_compiling   False when a trace raised on a path that the program takes only where it hears that it is compiled
     must_separate     a graph that writes was traced under an exception handler, and cannot be deoptimised
     failures          calls that took another path than a graph had taken for granted, or failed an assumption
+    empties           calls in which a size was 0 that a graph had taken for granted not to be
     dynamic           what earlier calls have shown to change
     constants         changing numbers that a trace could not have as symbols
     declared          the marks that the user has set on its inputs
@@ -87,11 +89,13 @@ class CodeState:
     deep_traces: int = 0
     may_assume: bool = True
     may_guess: bool = True
+    may_expect_items: bool = True
     may_defer: bool = True
     trusts_backend: bool = True
     tells_of_compiling: bool = True
     must_separate: bool = False
     failures: int = 0
+    empties: int = 0
     foreseen: int = 0
     dynamic: DynamicSources = field(default_factory=DynamicSources)
     constants: set[Source] = field(default_factory=set)

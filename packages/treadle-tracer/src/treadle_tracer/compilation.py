@@ -28,7 +28,7 @@ from .code_state import CodeState
 from .computed_source import ComputedSource
 from .constraints import Declared, check_given, check_still_dynamic, declared_in
 from .dynamic import DynamicSources
-from .errors import BackendError, OtherPath, Unsupported, without_frames
+from .errors import BackendError, Empty, OtherPath, Unsupported, without_frames
 from .observer import Observer
 from .options import TracerOptions
 from .output.break_placement import place_break
@@ -257,11 +257,14 @@ class Compilation:
         state = self.state
         assumes = state.may_assume and result.env is not None and bool(result.env.assumptions)
         outputs = state.may_defer and bool(result.mutations.outputs)
-        asserts = state.may_defer and any(a.raises is OtherPath or not self._captures for a in asserts_of(gm))
+        stated = asserts_of(gm) if state.may_defer else []
+        asserts = any(issubclass(a.raises, OtherPath) or not self._captures for a in stated)
         if not (assumes or outputs or asserts) or why_not_deoptimise(gm) is None:
             return False
         if assumes:
             state.may_assume = False
+        elif any(a.raises is Empty for a in stated):
+            state.may_expect_items = False
         elif asserts:
             _defer_less(state)
         elif may_raise_by_value(gm):  # what the program has printed before would be lost
@@ -328,6 +331,7 @@ class Compilation:
             self.options,
             assume=self.options.assume and self.state.may_assume,
             guess=self.options.guess and self.state.may_guess,
+            expect_items=self.options.expect_items and self.state.may_expect_items,
             defer=self.options.defer and self.state.may_defer,
             foresee=self.options.foresee and (self.options.fullgraph or self.state.foreseen < _MOST_FORESEEN),
             separate=self.state.must_separate,
@@ -472,21 +476,27 @@ def _defer_less(state: CodeState) -> None:
         state.may_defer = False
 
 
-def _stops_deferring(code: CodeType, state: CodeState) -> Callable[[], None]:
-    """A function that counts the calls in which an assert of a graph failed. After some of them the code gets graphs that defer less.
+def _stops_deferring(code: CodeType, state: CodeState) -> Callable[[type[Exception]], None]:
+    """A function that counts the calls in which an assert of a graph failed, given its exception. After some of them the code gets graphs
+    that defer less, or do without the kind of assert that failed.
 
     It keeps neither the code object nor anything of the present call alive.
     """
     code_ref = weakref.ref(code)
 
-    def count() -> None:
-        state.failures += 1
+    def count(raises: type[Exception]) -> None:
+        is_empty = raises is Empty
+        state.empties += is_empty
+        state.failures += not is_empty
         found = code_ref()
-        if state.failures % _MOST_FAILURES or found is None:
+        if (state.empties if is_empty else state.failures) % _MOST_FAILURES or found is None:
             return
-        _defer_less(state)
+        if is_empty:
+            state.may_expect_items = False
+        else:
+            _defer_less(state)
         for entry in treadle_frame.entries(found):
-            if asserts_of(entry.payload.graph_module):
+            if any(a.raises is Empty or not is_empty for a in asserts_of(entry.payload.graph_module)):
                 treadle_frame.remove_entry(found, entry)
 
     return count

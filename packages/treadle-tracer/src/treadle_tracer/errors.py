@@ -95,6 +95,10 @@ class OtherPath(Exception):
     """The program takes another path than the graph takes for granted. Replacement code then runs the program itself; nobody sees it."""
 
 
+class Empty(OtherPath):
+    """A size that depends on data is 0, where the graph takes for granted that there is an item (`trace.emptiness`)."""
+
+
 class InternalError(RuntimeError):
     """A bug of the tracer.
 

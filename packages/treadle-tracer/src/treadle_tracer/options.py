@@ -23,6 +23,8 @@ class TracerOptions:
                            the numbers
     guess                  where one side of a jump on such a number only raises or warns, the graph checks that the other one is taken;
                            Python runs the program where it is not. False: the jump breaks the graph
+    expect_items           with `guess`: where a jump asks whether a size that depends on data is 0 (`if index.numel() > 0`), the graph
+                           checks that it is not. False: the jump breaks the graph
     assume                 a size that depends on data is assumed to be neither 0 nor 1 where an operator asks; the graph checks that, and
                            Python runs the program where it does not hold. False: such a question breaks the graph
     foresee                numbers of Python's `random` that the program is about to draw are inputs of the graph, and guarded where it
@@ -49,6 +51,7 @@ class TracerOptions:
     assume: bool = True
     defer: bool = True
     guess: bool = True
+    expect_items: bool = True
     foresee: bool = True
     separate: bool = False
     tells_of_compiling: bool = True

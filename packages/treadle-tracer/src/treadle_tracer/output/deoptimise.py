@@ -68,7 +68,7 @@ class Deoptimisation:
     A deferred assert of the graph that fails is one of three:
 
     - the program's own: its exception gets a note that says what was relied on;
-    - a path that the program does not take (`trace.likely`): `on_other_path` is called, and nobody is told;
+    - a path that the program does not take (`trace.likely`): `on_other_path` is called with the assert's exception, and nobody is told;
     - an assumption of the trace that the program does not need: a warning, once. Without `warns`, `on_other_path` is called instead.
 
     A program with exception handlers may have caught what the graph raised. Any other exception that only the graph raises is a bug of the
@@ -81,7 +81,7 @@ class Deoptimisation:
         *,
         has_handlers: bool,
         raise_internal_errors: bool,
-        on_other_path: Callable[[], None] = lambda: None,
+        on_other_path: Callable[[type[Exception]], None] = lambda raises: None,
         warns: bool = True,
     ):
         self._name = name
@@ -95,8 +95,8 @@ class Deoptimisation:
         treadle_frame.set_handler(state)
         if not isinstance(of_graph, AssertFailed):
             return
-        if of_graph.raises is OtherPath:
-            self._on_other_path()
+        if issubclass(of_graph.raises, OtherPath):
+            self._on_other_path(of_graph.raises)
         elif of_graph.message != str(of_program):  # the program's message needs no repetition
             of_program.add_note(f"treadle: {of_graph.message}")
 
@@ -104,8 +104,8 @@ class Deoptimisation:
         """Python has run the function without an exception; its result is used. state: of the hook before the run."""
         treadle_frame.set_handler(state)
         failed = of_graph if isinstance(of_graph, AssertFailed) else None
-        if failed is not None and (failed.raises is OtherPath or not self._warns):
-            self._on_other_path()
+        if failed is not None and (issubclass(failed.raises, OtherPath) or not self._warns):
+            self._on_other_path(failed.raises)
             return
         kind = type(of_graph) if failed is None else failed.raises
         what = f"the compiled graph of {self._name} raised {kind.__name__}: {of_graph}"

@@ -157,7 +157,7 @@ def finish_entry(
     payload: Payload,
     *,
     raise_internal_errors: bool = False,
-    on_other_path: Callable[[], None] = lambda: None,
+    on_other_path: Callable[[type[Exception]], None] = lambda raises: None,
     warns: bool = True,
 ) -> Any:
     """The `treadle_frame.Entry` of a finished compile.

@@ -16,7 +16,8 @@ import torch
 from treadle_shapes.expr import Not
 from treadle_shapes.torch import raw_expr
 from treadle_tracer.bytecode import successors
-from treadle_tracer.errors import OtherPath
+from treadle_tracer.errors import Empty, OtherPath
+from treadle_tracer.trace.emptiness import truth_with_items
 from treadle_tracer.values.arrays import ArrayValue
 from treadle_tracer.values.base import Constant
 from treadle_tracer.values.outside_decisions import truth_of_tensor
@@ -48,9 +49,11 @@ def likely_truth(frame: Frame, value: Value, when: bool, target: int) -> bool | 
         return None
     sides = {when: target, not when: frame.pc}
     unlikely = [truth for truth, place in sides.items() if _is_unlikely(frame, place)]
-    if len(unlikely) != 1:
+    likely, otherwise = (not unlikely[0], OtherPath) if len(unlikely) == 1 else (None, Empty)
+    if likely is None:
+        likely = truth_with_items(frame, value, (target, frame.pc))
+    if likely is None:
         return None
-    likely = not unlikely[0]
     decided = truth_of_tensor(tx, value) if type(value) is TensorValue else None
     if decided is not None:
         return decided
@@ -65,7 +68,7 @@ def likely_truth(frame: Frame, value: Value, when: bool, target: int) -> bool | 
         return known
     tx.symbols.unbacked.write_asserts(tx, complete=True)
     file, line, _ = frame.position()
-    tx.symbols.unbacked.state(tx, condition if likely else Not(condition), f"the branch at {file}:{line}", OtherPath)
+    tx.symbols.unbacked.state(tx, condition if likely else Not(condition), f"the branch at {file}:{line}", otherwise)
     return likely
 
 

@@ -76,6 +76,7 @@ class Symbols:
         self.captures = asked or (options.capture_scalars is None and options.defer and options.guess)
         self.defers = options.defer
         self.guesses = options.guess
+        self.expects_items = options.guess and options.expect_items
         self.foresees = options.foresee
         self.wants_one_graph = options.fullgraph
         self.takes_numbers = self.captures or options.defer

@@ -162,6 +162,11 @@ class UnbackedNumbers:
         value, dim = place
         return value.node(tx) if dim is None and isinstance(value, SymbolicValue) else None
 
+    def is_size(self, symbol: Any) -> bool:
+        """Whether the symbol stands for the size of a tensor that the data tells."""
+        place = self._places.get(symbol)
+        return place is not None and place[1] is not None
+
     def _node_of(self, tx: TraceContext, symbol: Any) -> fx.Node:
         place = self._places.get(symbol)
         if place is None:
