@@ -14,7 +14,7 @@ from torch.utils.weak import WeakIdKeyDictionary
 from .beyond_limit import BeyondLimit
 from .by_identity import is_one_of
 from .class_facts import is_subtype, mro_of, namespace_of
-from .decision_programs import Place
+from .decision_programs import Line, Place
 from .dynamic import DynamicSources
 from .output.call_changes import (
     changed_decision,
@@ -77,6 +77,7 @@ class CodeState:
     left_whole        how many calls have run in Python because they hold objects weakly
     left_to_initialise    how many calls have run in Python because a lazy module has made its parameters
     resting           how many calls Python runs before the next trace, by module instance, since none of those calls came again
+    undecided         the lines, also of functions that are called in place, at which nothing is decided any more (`costly_decisions`)
     outlived          how many entries have been dropped because something else is gone, by the module instance that they were for
     dropped           what is remembered of entries that have been dropped since the last compile
     beyond_limit      what calls have come since the limit of recompiles was reached, until it is decided what becomes of the entries
@@ -102,6 +103,7 @@ class CodeState:
     declared: dict[Source, dict[int, Mark]] = field(default_factory=dict)
     gone: Counter[Source] = field(default_factory=Counter)
     decisions: Counter[Place] = field(default_factory=Counter)
+    undecided: set[Line] = field(default_factory=set)
     outlived: Counter[int | None] = field(default_factory=Counter)
     called_in: MutableMapping[CodeType, None] = field(default_factory=WeakIdKeyDictionary)
     on_trial: list[Any] = field(default_factory=list)

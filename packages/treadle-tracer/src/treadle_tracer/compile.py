@@ -29,6 +29,7 @@ from .beyond_limit import BeyondLimit
 from .changed_meanwhile import MOST_TIMES, is_changed_meanwhile
 from .code_state import CodeState
 from .compilation import Compilation, Leave, Wait, module_argument, owner_of
+from .costly_decisions import drop_costly, undecided_lines
 from .dynamic import DynamicSources
 from .errors import BackendError, InternalError, RecompileRefused, Unsupported, without_frames
 from .observer import Observer, SilentObserver
@@ -195,6 +196,8 @@ class FrameCompiler:
             for entry in treadle_frame.entries(code):
                 treadle_frame.remove_entry(code, entry)
             return treadle_frame.SKIP
+        if self.options.leave_unprofitable:
+            drop_costly(code, self._state_of)
         if state.on_trial:
             entry, skip = end_trial(frame, state, self._state_of)
             if skip is not None:
@@ -214,6 +217,7 @@ class FrameCompiler:
         missed = (*missed, *self._made_for(frame, state, state.waiting))
         known = state.dynamic.size
         dynamic = state.learn_changes(frame, missed, self.options.dynamic)
+        dynamic.undecided = undecided_lines(code, self._state_of)
         if existing and stance.current() != "default":
             reason = recompile_reason(existing, frame, dynamic)
             if not stance.check_recompile(code.co_qualname, str(reason)):

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import torch
 
 from . import tensor_abi
-from .decision_programs import Calls, Decision, Program, Row, key_of, number_key, programs_of
+from .decision_programs import Calls, Decision, Line, Program, Row, key_of, number_key, programs_of
 from .source import Source
 
 
@@ -39,6 +39,8 @@ class Outside(NamedTuple):
 class Decided:
     """Guard callable of the decisions of one trace. It is given the objects at `sources`.
 
+    is_costly: making the decisions has cost more than they are worth (`weigh`). Then it holds no more.
+
     A tensor that the graph writes to before a decision must share no memory with what a decision reads, unless it is the same tensor.
     """
 
@@ -55,10 +57,29 @@ class Decided:
         self._programs: list[_ProgramGuard] | None = None
         self._apart: _ApartGuard | None = None
         self._stops: Callable[[], bool] | None = None
+        self._worth: float | None = None
+        self._asked = 0
+        self.is_costly = False
 
     def stop_deciding(self, when: Callable[[], bool]) -> None:
         """Hold for all numbers, without making a decision, once `when` says so. It is asked at every call."""
-        self._stops = when
+        self._stops, self._worth = when, None
+
+    def weigh(self, worth: float) -> None:
+        """From now on hold only until making the decisions has cost more than `worth` calls of operators a call."""
+        self._worth = worth
+
+    @property
+    def lines(self) -> set[Line]:
+        """The lines of all decisions."""
+        return {decision.place[:3] for decision in self.decisions}
+
+    def costly_lines(self) -> set[Line]:
+        """The lines of the decisions that have been made again in at least every other call that asked for them."""
+        programs = [program for program in self._programs or () if 2 * program.runs >= max(self._asked, 1)]
+        return {
+            self.decisions[number].place[:3] for program in programs for row in program.rows for number in row.decisions
+        }
 
     def why_not_apart(
         self, leaves: Iterable[tuple[Source, Any]], written: Iterable[tuple[Source, torch.Tensor]]
@@ -120,6 +141,11 @@ class Decided:
     def __call__(self, *given: Any) -> bool:
         if self._stops is not None and self._stops():
             return True
+        self._asked += 1
+        if self._worth is not None and self._asked % _TRIED == 0:
+            self.is_costly = self.spent > self._asked * self._worth
+        if self.is_costly:
+            return False
         programs = self._made_programs()
         if self._apart is not None and not self._apart(given):
             return False
@@ -169,6 +195,9 @@ def _outside(obj: Any) -> Outside:
     size = obj.nbytes if obj.is_contiguous() and tensor_abi.handle_offset() is not None else None
     return Outside(kind, type(obj), size)
 
+
+# So many calls tell whether decisions are worth what they cost.
+_TRIED = 8
 
 # What a run of a program costs beside its calls: it reads the numbers, and switches gradients off and on.
 _RUN = 3.0

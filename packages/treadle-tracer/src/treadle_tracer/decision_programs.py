@@ -22,6 +22,9 @@ from .made_calls import function_of
 Place = tuple[str, int, str, int]
 """Where the program decides: file, line, function, position of the instruction."""
 
+Line = tuple[str, int, str]
+"""The same without the position, which is another one in a continuation."""
+
 
 class Decision(NamedTuple):
     """One decision.

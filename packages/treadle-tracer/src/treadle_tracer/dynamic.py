@@ -12,7 +12,7 @@ import torch
 from treadle_shapes import ConstraintError
 
 from .computed_source import is_computed
-from .decision_programs import Place
+from .decision_programs import Line, Place
 from .marks import Mark, marks_of
 from .source import Source, is_passed
 
@@ -31,6 +31,7 @@ class DynamicSources(dict[Source, dict[int, int]]):
     strides              dimensions of tensors that were parts of others of different sizes: their strides are symbols
     varying              where calls keep deciding differently on numbers of outside tensors (`decided`), or call cached functions of other
                          numbers each time (`values.cached_functions`)
+    undecided            lines at which decisions on numbers of outside tensors cost more than they save (`costly_decisions`)
     modules              where calls had different modules: what is found at such a source, or below one, is guarded by its structure
     apart                dimensions of tensors that have changed only between calls that no entry could serve alike: 1 is a constant there
     generalise_size_one  a dynamic dimension of size 1 is traced with a larger size, so that the entry serves both (see `output.size_one`)
@@ -46,6 +47,7 @@ class DynamicSources(dict[Source, dict[int, int]]):
         varying: Iterable[Place] = (),
         strides: Mapping[Source, Iterable[int]] | None = None,
         apart: Mapping[Source, Iterable[int]] | None = None,
+        undecided: Iterable[Line] = (),
     ):
         super().__init__({source: dict(dims) for source, dims in (sizes or {}).items()})
         self.inputs = set(inputs)
@@ -53,6 +55,7 @@ class DynamicSources(dict[Source, dict[int, int]]):
         self.varying = set(varying)
         self.strides = {source: set(dims) for source, dims in (strides or {}).items()}
         self.apart = {source: set(dims) for source, dims in (apart or {}).items()}
+        self.undecided = set(undecided)
         self.generalise_size_one = generalise_size_one
         self.has_generalised = False
 
@@ -71,7 +74,7 @@ class DynamicSources(dict[Source, dict[int, int]]):
         return self._with_sizes(sizes, self.generalise_size_one)
 
     def _with_sizes(self, sizes: Mapping[Source, Mapping[int, int]], generalise_size_one: bool) -> DynamicSources:
-        known = (self.inputs, self.modules, self.varying, self.strides, self.apart)
+        known = (self.inputs, self.modules, self.varying, self.strides, self.apart, self.undecided)
         return DynamicSources(sizes, generalise_size_one, *known)
 
     def is_structural(self, source: Source) -> bool:

@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, Any
 
 import treadle_frame
 
+from .costly_decisions import give_up_deciding
 from .output.continuations import continuations_of, original_of, starts_in_loop
 from .output.entry import program_of_original
 from .output.size_ranges import size_program
@@ -50,6 +51,8 @@ _ASKED = 256
 # In calls of operators: a function that is one graph is left alone if its profit is less. The first is for functions that the user has
 # asked to compile, so that these stay compiled where little is lost. The second pays for the frame of all others.
 _LEAST_OF_ROOT = -2.0
+# Decisions are worth as much, in calls of operators, where their graph saves less: without them there would be a break.
+_WORTH = 4.0
 _LEAST = 1.0
 
 
@@ -62,6 +65,8 @@ def judge(
     """
     original = original_of(code)
     profit = entry.payload.profit
+    if profit is not None and entry.payload.decided.decisions:
+        entry.payload.decided.weigh(max(profit, _WORTH))
     if original is code and not entry.payload.goes_on:
         is_whole = _computes_nothing(entry)
         if is_whole and not is_root and entry.payload.dynamic is None and _is_dearer_than_python(code, entry):
@@ -143,9 +148,11 @@ def end_trial(
     skip = _why_leave(entries, members)
     if skip is not None:
         pieces = _pieces(members)
-        _leave_inlined([*entries, *[piece for _, piece in pieces]], state_of)
         for member, piece in pieces:
             treadle_frame.remove_entry(member, piece)
+        if give_up_deciding(code, [*entries, *[piece for _, piece in pieces]], state_of):
+            return None, None
+        _leave_inlined([*entries, *[piece for _, piece in pieces]], state_of)
         entries = [left_to_python(code, entry, state) for entry in entries]
     cells = dict(zip(code.co_freevars, frame.closure or (), strict=True))
     serving = None

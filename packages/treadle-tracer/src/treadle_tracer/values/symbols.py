@@ -166,8 +166,10 @@ class Symbols:
             self.mode.static_shapes = False
 
     def decides_at(self, place: Place) -> bool:
-        """Whether a decision on numbers of outside tensors is made here: calls have not kept differing."""
-        return self.options.decide_on_inputs and not self.keeps_differing(place)
+        """Whether a decision on numbers of outside tensors is made here: calls have not kept differing, and it is worth its cost."""
+        return self.options.decide_on_inputs and not (
+            place[:3] in self.dynamic.undecided or self.keeps_differing(place)
+        )
 
     def keeps_differing(self, place: Place) -> bool:
         """Whether calls have shown that each is different here."""
