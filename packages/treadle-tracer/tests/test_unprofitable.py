@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import random
 import weakref
 
 import pytest
@@ -378,3 +379,29 @@ def test_a_function_that_the_user_has_asked_to_compile_is_asked_for_ever(monkeyp
     monkeypatch.setattr(unprofitable, "_ASKED", 4)
     run(small, *[(torch.ones(4),)] * 12)
     assert not treadle_frame.is_skipped(small.__code__)
+
+
+def either_way(x, y):
+    """Two small pieces around a break, in one of two ways."""
+    if random.random() < 0.5:
+        x = x + 1
+    if item(y) > 0:
+        x = x * 2
+    return x
+
+
+def test_random_numbers_are_not_foreseen_for_python():
+    fn, recorder = compiled(either_way, leave_unprofitable=True)
+    x, y = torch.ones(4), torch.ones(())
+    for n in range(12):
+        random.seed(n)
+        expected = either_way(x, y)
+        state = random.getstate()
+        random.seed(n)
+        assert torch.equal(fn(x, y), expected)
+        assert random.getstate() == state
+    assert "either_way" in left(recorder)
+    entries = treadle_frame.entries(either_way)
+    assert entries and all(entry.payload.is_left for entry in entries)
+    assert not [check.reason for entry in entries for check in entry.guard.checks if "random() <" in str(check.reason)]
+    assert not [check.op for entry in entries for check in entry.guard.checks if check.op in ("call", "call_many")]

@@ -6,8 +6,9 @@ estimates the profit of one run of each graph, entries count their runs.
     first call       compiles the function and its continuations. As soon as one of them has a negative profit, the function's entries are
                      taken out, so that its next call misses ("trial")
     next call        weighs each profit with the number of runs, and takes off what decisions on numbers have cost. Negative: the
-                     entries are replaced by ones with the same guards that run the original code, and the entries of the
-                     continuations are dropped. Else the entries are put back
+                     function is compiled again without these decisions, if there are any that cost something (`costly_decisions`);
+                     else the entries are replaced by ones with the same guards that run the original code, and the entries of the
+                     continuations are dropped. Not negative: the entries are put back
     another call     that these guards do not accept compiles again, and is judged again
     many calls       later, a function that the user has not asked to compile is skipped if nothing else has come. It is looked at again
                      when a function that the user has asked to compile is compiled again
@@ -28,7 +29,7 @@ import treadle_frame
 
 from .costly_decisions import give_up_deciding
 from .output.continuations import continuations_of, original_of, starts_in_loop
-from .output.entry import program_of_original
+from .output.entry import foresees, program_of_original
 from .output.size_ranges import size_program
 from .skips import Skip, SkipKind
 from .source import path_key
@@ -182,7 +183,10 @@ def left_to_python(code: CodeType, entry: Any, state: CodeState) -> Any:
         payload.decided.stop_deciding(_Patience(code))
     if payload.dynamic is not None:
         payload.dynamic = payload.dynamic._replace(box=_bounded(payload))
-        program = size_program(program.checks, payload.dynamic)
+        if not any(
+            foresees(source.path) for source in payload.dynamic.sources
+        ):  # else a check would relate sizes to random numbers
+            program = size_program(program.checks, payload.dynamic)
     return treadle_frame.Entry(code, program, payload)
 
 

@@ -218,7 +218,8 @@ def program_of_original(program: Any, payload: Payload, decides: bool) -> treadl
     sizes = payload.dynamic
 
     def is_kept(check: treadle_frame.Check) -> bool:
-        if _foresees(check.path) or (check.op == "distinct_objects" and _foresees(check.arg)):
+        others = check.arg[1] if check.op == "call_many" else check.arg if check.op == "distinct_objects" else ()
+        if foresees(check.path) or foresees(others):
             return False
         if check.op not in ("call", "call_many") or (sizes is not None and sizes.is_guarded_by(check)):
             return True
@@ -240,9 +241,9 @@ _GRAD_MODE: dict[bool, Callable[[Any], bool]] = {
 }
 
 
-def _foresees(part: Any) -> bool:
+def foresees(part: Any) -> bool:
     """Whether a path, or one of several, leads to a random number that is foreseen."""
-    return hasattr(part, "cost") or (isinstance(part, (tuple, list)) and any(map(_foresees, part)))
+    return hasattr(part, "cost") or (isinstance(part, (tuple, list)) and any(map(foresees, part)))
 
 
 def _fast_path(plan: FramePlan, compiled: Callable[..., Any], may_retry: Callable[[BaseException], bool] | None) -> Any:
