@@ -8,6 +8,7 @@ from compile_runs import compiled
 
 import treadle_frame
 from treadle_tracer import SkipKind
+from treadle_tracer.decided import Decided
 from treadle_tracer.output.continuations import continuations_of
 
 OPTIONS = {"leave_unprofitable": True, "decide_on_inputs": True}
@@ -124,3 +125,11 @@ def test_without_the_cost_model_decisions_stay():
         x = torch.randn(4)
         fn(x, x)
     assert decisions(checked.__code__) == {2}
+
+
+def test_the_guard_of_a_function_left_to_python_holds_whatever_its_decisions_have_cost():
+    decided = Decided()
+    decided.is_costly = True
+    assert not decided()
+    decided.stop_deciding(lambda: False)
+    assert decided()

@@ -63,7 +63,7 @@ class Decided:
 
     def stop_deciding(self, when: Callable[[], bool]) -> None:
         """Hold for all numbers, without making a decision, once `when` says so. It is asked at every call."""
-        self._stops, self._worth = when, None
+        self._stops, self._worth, self.is_costly = when, None, False
 
     def weigh(self, worth: float) -> None:
         """From now on hold only until making the decisions has cost more than `worth` calls of operators a call."""
@@ -75,8 +75,9 @@ class Decided:
         return {decision.place[:3] for decision in self.decisions}
 
     def costly_lines(self) -> set[Line]:
-        """The lines of the decisions that have been made again in at least every other call that asked for them."""
-        programs = [program for program in self._programs or () if 2 * program.runs >= max(self._asked, 1)]
+        """The lines of the decisions that have been made again in at least every other call; of all that have been, if there are none."""
+        made = [program for program in self._programs or () if program.runs]
+        programs = [program for program in made if 2 * program.runs >= self._asked] or made
         return {
             self.decisions[number].place[:3] for program in programs for row in program.rows for number in row.decisions
         }
