@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import importlib
+import os
+import subprocess
 import sys
 
 import pytest
@@ -127,3 +130,41 @@ def test_a_module_of_torch_that_is_not_loaded_is_imported(monkeypatch):
     x = torch.ones(2)
     assert torch.equal(fn(x), run(x))
     assert len(recorder.graphs) == 1 and not recorder.breaks
+
+
+@pytest.mark.parametrize(
+    ("name", "package"),
+    [("torch.utils.show_pickle", None), (".show_pickle", "torch.utils"), (".missing", "torch.utils")],
+)
+def test_import_module(name, package, monkeypatch):
+    monkeypatch.delitem(sys.modules, "torch.utils.show_pickle", raising=False)
+
+    def run(x):
+        try:
+            return x + len(importlib.import_module(name, package).__name__)
+        except ImportError as error:
+            return x - len(str(error))
+
+    fn, recorder = compiled(run)
+    x = torch.ones(2)
+    assert torch.equal(fn(x), run(x))
+    assert len(recorder.graphs) == 1 and not recorder.breaks
+
+
+def test_submodules_that_a_module_loads_when_it_is_asked_for_them():
+    """In a process of its own: they stay loaded. `torch._dynamo` is one."""
+    program = """
+import torch
+from compile_runs import compiled
+
+def run(x):
+    torch._dynamo.mark_static(x, 0)
+    return x + 1
+
+fn, recorder = compiled(run)
+x = torch.ones(2)
+assert torch.equal(fn(x), x + 1)
+assert len(recorder.graphs) == 1 and not recorder.breaks, recorder.breaks
+"""
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([p for p in sys.path if p])}
+    subprocess.run([sys.executable, "-c", program], env=environment, check=True, timeout=120)

@@ -15,6 +15,9 @@ from treadle_tracer.made_calls import make_calls
 from treadle_tracer.values.call_effects import only_computes
 from treadle_tracer.values.function_transform import FunctionTransform
 
+COLUMNS = 64
+"""The multiple at which ranges of keys begin."""
+
 _MOST_CALLS, _MOST_ELEMENTS = 64, 2**26
 _MOST_KEPT = 64
 

@@ -9,6 +9,7 @@ import sys
 import types
 from typing import TYPE_CHECKING, Any
 
+import torch
 from torch.backends import ContextProp
 
 from treadle_tracer.errors import Unsupported
@@ -23,6 +24,10 @@ if TYPE_CHECKING:
 
 def attribute_of_python_module(tx: TraceContext, module: types.ModuleType, name: str) -> Value:
     """`module.name` as Python finds it: a property of the module's class, the module's dict, its `__getattr__`."""
+    if module is torch and name in getattr(torch, "_lazy_modules", ()):
+        importlib.import_module(
+            f"torch.{name}"
+        )  # as its `__getattr__` does; a guard that the name is missing would fail from now on
     cls = type(module)
     tx.guards.add(ConstSource(module), "type_is", cls)
     value = getattr(
@@ -74,13 +79,18 @@ def import_name(tx: TraceContext, globals_: dict[str, Any], name: str, names: Va
     if level:
         package = globals_.get("__package__") or globals_["__name__"]
         name = importlib.util.resolve_name("." * level + name, package)
+    found = import_module(tx, name)
+    has_names = not (names.is_constant() and not names.constant())
+    return found if has_names else loaded_module(tx, name.partition(".")[0])
+
+
+def import_module(tx: TraceContext, name: str) -> Value:
+    """The module of an absolute name, loaded now if it is not yet."""
     try:
         importlib.import_module(name)
     except ImportError as error:
         tx.raise_real(error)
-    has_names = not (names.is_constant() and not names.constant())
-    found = loaded_module(tx, name)
-    return found if has_names else loaded_module(tx, name.partition(".")[0])
+    return loaded_module(tx, name)
 
 
 def import_from(tx: TraceContext, module: Value, name: str) -> Value:

@@ -9,7 +9,7 @@ from compile_runs import compiled
 flex = pytest.importorskip("torch.nn.attention.flex_attention")
 from torch.nn.attention.flex_attention import create_block_mask, flex_attention  # noqa: E402
 
-from treadle_tracer.values.rules import flex_attention as rule  # noqa: E402
+from treadle_tracer.values import flex_attention as program  # noqa: E402
 
 
 @pytest.fixture(autouse=True)
@@ -24,9 +24,9 @@ def eager_without_torch_compile(monkeypatch):
 @pytest.fixture(params=["at once", "in blocks"])
 def blocks(request, monkeypatch):
     if request.param == "in blocks":
-        monkeypatch.setattr(rule, "_LONG", 1)
-        monkeypatch.setattr(rule, "_ROWS", 16)
-        monkeypatch.setattr(rule, "_COLUMNS", 8)
+        monkeypatch.setattr(program, "LONG", 1)
+        monkeypatch.setattr(program, "ROWS", 16)
+        monkeypatch.setattr(program, "ROWS_OF_UNKNOWN", 16)
     return request.param == "in blocks"
 
 
@@ -191,7 +191,7 @@ def test_lengths_that_change_share_a_graph(blocks):
         return flex_attention(query, key, value, score_mod=slopes, block_mask=seen)
 
     fn, recorder = compiled(run)
-    for length in (48, 80, 67, 70, 53):
+    for length in (72, 80, 67, 70, 90):
         args = inputs(length, length)
         check([fn(*args)], [run(*args)])
     assert len(recorder.graphs) == 2
@@ -253,3 +253,43 @@ def test_a_function_that_reads_a_value_is_left_to_eager():
 
     args = inputs()
     check([compiled(run)[0](*args)], [run(*args)])
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_autocast(dtype, blocks):
+    seen = mask_of(causal)
+
+    def run(*args):
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            return flex_attention(*args, score_mod=relative, block_mask=seen)
+
+    args = inputs(dtype=dtype)
+    check([compiled(run)[0](*args)], [run(*args)], 1e-2)
+
+
+def test_gradients_of_captured_tensors(monkeypatch):
+    monkeypatch.setattr(flex, "_FLEX_ATTENTION_DISABLE_COMPILE_DEBUG", False)  # eager knows them on this way only
+
+    def run(weights, *args):
+        out = flex_attention(*args, score_mod=lambda score, b, h, q, k: score * weights[h], block_mask=seen)
+        return out.square().sum()
+
+    seen, args = mask_of(causal), inputs()
+    found = []
+    with torch.enable_grad():
+        for function in (run, compiled(run)[0]):
+            weights = torch.arange(4.0).requires_grad_()
+            function(weights, *args).backward()
+            found.append(weights.grad)
+    torch.testing.assert_close(found[1], found[0], rtol=1e-4, atol=1e-4)
+
+
+def test_one_key_and_many_queries(monkeypatch):
+    monkeypatch.setattr(program, "LONG", 1)
+    monkeypatch.setattr(program, "ROWS", 8)
+    seen = mask_of(causal, 80, 1)
+    args = inputs(80, 1)
+    check(
+        [compiled(lambda *args: flex_attention(*args, block_mask=seen))[0](*args)],
+        [flex_attention(*args, block_mask=seen)],
+    )
