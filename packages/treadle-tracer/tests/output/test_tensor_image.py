@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import itertools
+import warnings
 
 import pytest
 import torch
 
+from treadle_shapes.torch import fake_mode
 from treadle_tracer import tensor_abi
 from treadle_tracer.output import tensor_image
 from treadle_tracer.output.guards import GuardSet
@@ -16,6 +18,28 @@ from treadle_tracer.source import DictItemSource, InstanceDictSource, LocalSourc
 def test_the_layout_is_found():
     """In the releases of torch that are supported; without it guards are right and slower."""
     assert tensor_image._layout(tensor_abi.handle_offset()) is not None
+
+
+@pytest.mark.parametrize("place", ["fake", "default device", "transform"])
+def test_the_layout_is_found_with_real_tensors(place):
+    tensor_image._layout.cache_clear()
+    expected = tensor_image._layout(tensor_abi.handle_offset())
+    tensor_image._layout.cache_clear()
+    found = []
+
+    def run(x):
+        found.append(tensor_image._layout(tensor_abi.handle_offset()))
+        return x
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        if place == "transform":
+            with fake_mode():
+                torch.vmap(torch.func.grad(lambda x: run(x).sum()))(torch.ones(2, 3))
+        else:
+            with fake_mode() if place == "fake" else torch.device("meta"):
+                run(None)
+    assert found == [expected] and expected is not None
 
 
 def test_the_layout_is_found_whatever_the_mode():

@@ -20,6 +20,8 @@ from typing import Any, TypeVar
 
 import torch
 
+from treadle_shapes.torch import outside_transforms
+
 MAX_DIMS = 5  # beyond, sizes are not inside the object
 _WORD = 8
 _ATTEMPTS = 4  # what lies beside the objects can mislead a search
@@ -115,9 +117,17 @@ class _Memory:
 
 @functools.cache
 def _layout(handle_offset: int) -> _Layout | None:
-    """The layout for handles at this offset in Python tensors. The tensors it is found with need gradients, whatever the caller's mode."""
+    """The layout for handles at this offset in Python tensors. It is found with real tensors that need gradients, whatever the caller's
+    modes and transforms."""
     try:
-        with _Memory() as memory, torch.inference_mode(False), torch.enable_grad():
+        with (
+            _Memory() as memory,
+            outside_transforms(),
+            torch._C._DisableTorchDispatch(),
+            torch._C.DisableTorchFunction(),
+            torch.inference_mode(False),
+            torch.enable_grad(),
+        ):
             for _ in range(_ATTEMPTS):
                 found = _search(memory, handle_offset)
                 if found is not None and _tells_apart(memory, handle_offset, found):
