@@ -10,9 +10,7 @@ are interleaved. A figure is the median of the processor's microseconds of one c
 
 from __future__ import annotations
 
-import statistics
 import sys
-import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -84,16 +82,8 @@ def measure(name: str, with_torch: bool) -> dict[str, int]:
         variants["torch.compile"] = torch.compile(program)
     if modification is None and mask in (None, causal):
         variants["fused kernel"] = lambda *args: scaled_dot_product_attention(*args, is_causal=mask is not None)
-    seconds: dict[str, list[float]] = {variant: [] for variant in variants}
     with torch.no_grad():
-        for _ in range(UNTIMED + TIMED):
-            results = {}
-            for variant, forward in variants.items():
-                start = time.process_time()
-                results[variant] = forward(*given)
-                seconds[variant].append(time.process_time() - start)
-            torch.testing.assert_close(results["treadle"], results["eager"], rtol=1e-4, atol=1e-5)
-    return {variant: round(1e6 * statistics.median(each[UNTIMED:])) for variant, each in seconds.items()}
+        return single_programs.interleaved(variants, lambda forward: forward(*given), UNTIMED, TIMED, 1e-4)
 
 
 def main(arguments: Sequence[str]) -> int:

@@ -5,11 +5,15 @@ from __future__ import annotations
 import argparse
 import json
 import multiprocessing
+import statistics
 import sys
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any
+
+import torch
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "tools"))
@@ -36,6 +40,28 @@ def in_own_process(measure: Callable[..., Any], *arguments: Any) -> Any:
     """What `measure` returns in a process of its own."""
     with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:
         return pool.submit(measure, *arguments).result()
+
+
+def interleaved(
+    variants: Mapping[str, Callable[..., Any]],
+    call: Callable[[Callable[..., Any]], Any],
+    untimed: int,
+    timed: int,
+    tolerance: float,
+) -> dict[str, int]:
+    """Medians of the processor's microseconds of `call(variant)`, the variants in turn.
+
+    Raises AssertionError where Treadle's results differ from eager's.
+    """
+    seconds: dict[str, list[float]] = {variant: [] for variant in variants}
+    for _ in range(untimed + timed):
+        results = {}
+        for variant, forward in variants.items():
+            start = time.process_time()
+            results[variant] = call(forward)
+            seconds[variant].append(time.process_time() - start)
+        torch.testing.assert_close(results["treadle"], results["eager"], rtol=tolerance, atol=tolerance)
+    return {variant: round(1e6 * statistics.median(each[untimed:])) for variant, each in seconds.items()}
 
 
 def report(command: str, microseconds: Mapping[str, Mapping[str, int]], output: Path) -> None:

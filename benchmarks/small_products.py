@@ -10,9 +10,7 @@ with eager's.
 
 from __future__ import annotations
 
-import statistics
 import sys
-import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -129,15 +127,7 @@ def measure(name: str, trains: bool, with_torch: bool) -> dict[str, int]:
     variants: dict[str, Callable[..., Any]] = {"eager": program, "treadle": treadle.compile(program)}
     if with_torch:
         variants["torch.compile"] = torch.compile(program)
-    seconds: dict[str, list[float]] = {variant: [] for variant in variants}
-    for _ in range(UNTIMED + TIMED):
-        results = {}
-        for variant, forward in variants.items():
-            start = time.process_time()
-            results[variant] = _call(forward, given, trains)
-            seconds[variant].append(time.process_time() - start)
-        torch.testing.assert_close(results["treadle"], results["eager"], rtol=1e-3, atol=1e-3)
-    return {variant: round(1e6 * statistics.median(each[UNTIMED:])) for variant, each in seconds.items()}
+    return single_programs.interleaved(variants, lambda forward: _call(forward, given, trains), UNTIMED, TIMED, 1e-3)
 
 
 def main(arguments: Sequence[str]) -> int:
