@@ -52,9 +52,9 @@ _ASKED = 256
 # In calls of operators: a function that is one graph is left alone if its profit is less. The first is for functions that the user has
 # asked to compile, so that these stay compiled where little is lost. The second pays for the frame of all others.
 _LEAST_OF_ROOT = -2.0
+_LEAST = 1.0
 # Decisions are worth as much, in calls of operators, where their graph saves less: without them there would be a break.
 _WORTH = 4.0
-_LEAST = 1.0
 
 
 def judge(

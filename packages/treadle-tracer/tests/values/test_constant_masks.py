@@ -1,5 +1,6 @@
 """Ranges of keys that a mask leaves to blocks of queries: as counted, known where the mask depends on sizes alone."""
 
+import types
 from itertools import pairwise
 
 import pytest
@@ -12,9 +13,10 @@ from treadle_tracer.values import constant_masks
 from treadle_tracer.values.constant_masks import known_ranges, ranges_of
 
 
-def mask_node(function, *args):
+def known(function, bounds, multiple, *args):
+    """`known_ranges` of the mask that a function gives."""
     result = trace_function(function, args)
-    return result.value.node(None)
+    return known_ranges(types.SimpleNamespace(graph=result.graph), result.value.node(None), bounds, multiple)
 
 
 def vmapped(mask, queries, keys):
@@ -41,32 +43,39 @@ def test_ranges_hold_all_that_is_seen(rows, multiple, bounds):
 
 
 def test_masks_of_sizes_are_known():
-    node = mask_node(lambda: vmapped(lambda q, k: (q >= k) & (q - k < 5), 16, 16))
-    assert known_ranges(node, [0, 8, 16], 1) == [(0, 8), (4, 12)]
-    other = mask_node(lambda: vmapped(lambda q, k: (q >= k) & (q - k < 3), 16, 16))
-    assert known_ranges(other, [0, 8, 16], 1) == [(0, 8), (6, 10)]
-    whole = mask_node(lambda: (torch.arange(16)[:, None] >= torch.arange(16))[None, None])
-    assert known_ranges(whole, [0, 8, 16], 4) == [(0, 8), (0, 16)]
+    assert known(lambda: vmapped(lambda q, k: (q >= k) & (q - k < 5), 16, 16), [0, 8, 16], 1) == [(0, 8), (4, 12)]
+    assert known(lambda: vmapped(lambda q, k: (q >= k) & (q - k < 3), 16, 16), [0, 8, 16], 1) == [(0, 8), (6, 10)]
+    whole = lambda: (torch.arange(16)[:, None] >= torch.arange(16))[None, None]  # noqa: E731
+    assert known(whole, [0, 8, 16], 4) == [(0, 8), (0, 16)]
 
 
 DOCUMENTS = torch.arange(16) // 4
 
 
 def test_masks_of_tensors_are_not():
-    node = mask_node(lambda: vmapped(lambda q, k: q >= k + DOCUMENTS.sum(), 16, 16))
-    assert known_ranges(node, [0, 8, 16], 1) is None
+    assert known(lambda: vmapped(lambda q, k: q >= k + DOCUMENTS.sum(), 16, 16), [0, 8, 16], 1) is None
 
 
 def test_masks_of_random_numbers_are_not():
-    node = mask_node(lambda: (torch.rand(16, 16) > 0.5)[None, None])
-    assert known_ranges(node, [0, 16], 1) is None
-    node = mask_node(lambda: torch.empty(16, 16, dtype=torch.bool)[None, None])
-    assert known_ranges(node, [0, 16], 1) is None
+    assert known(lambda: (torch.rand(16, 16) > 0.5)[None, None], [0, 16], 1) is None
+    assert known(lambda: torch.empty(16, 16, dtype=torch.bool)[None, None], [0, 16], 1) is None
 
 
 def test_masks_of_inputs_are_not():
-    node = mask_node(lambda x: (x > 0)[None, None], torch.randn(8, 8))
-    assert known_ranges(node, [0, 8], 1) is None
+    assert known(lambda x: (x > 0)[None, None], [0, 8], 1, torch.randn(8, 8)) is None
+
+
+@pytest.mark.parametrize("is_through_view", [True, False])
+def test_masks_that_the_program_has_written_to_are_not(is_through_view):
+    def run():
+        mask = torch.zeros(16, 16, dtype=torch.bool)
+        if is_through_view:
+            mask[:, 8:].fill_(True)
+        else:
+            mask[:, 8:] = True
+        return mask[None, None]
+
+    assert known(run, [0, 16], 1) is None
 
 
 def test_layers_share_what_is_found(monkeypatch):
@@ -75,8 +84,9 @@ def test_layers_share_what_is_found(monkeypatch):
     def causal():
         return vmapped(lambda q, k: q >= k, 32, 32)
 
-    first = known_ranges(mask_node(causal), [0, 32], 1)
+    first = known(causal, [0, 32], 1)
+    assert first is not None
     monkeypatch.setattr(constant_masks, "make_calls", lambda *args: pytest.fail("computed again"))
-    assert known_ranges(mask_node(causal), [0, 32], 1) == first
+    assert known(causal, [0, 32], 1) == first
     monkeypatch.undo()
-    assert known_ranges(mask_node(causal), [0, 16, 32], 1) == [(0, 16), (0, 32)]
+    assert known(causal, [0, 16, 32], 1) == [(0, 16), (0, 32)]

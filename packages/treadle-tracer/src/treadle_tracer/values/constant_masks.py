@@ -5,20 +5,22 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import pairwise
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import fx
 
-from treadle_shapes.torch import operator as operator_record
 from treadle_tracer.made_calls import make_calls
-from treadle_tracer.values.call_effects import only_computes
 from treadle_tracer.values.function_transform import FunctionTransform
+from treadle_tracer.values.known_elements import follows_from_arguments, made_until_now
+
+if TYPE_CHECKING:
+    from treadle_tracer.values.value import TraceContext
 
 COLUMNS = 64
 """The multiple at which ranges of keys begin."""
 
-_MOST_CALLS, _MOST_ELEMENTS = 64, 2**26
+_MOST_ELEMENTS = 2**26
 _MOST_KEPT = 64
 
 Ranges = list[tuple[int, int]]
@@ -32,37 +34,29 @@ def ranges_of(seen: torch.Tensor, bounds: Sequence[int], multiple: int) -> tuple
     seen: (batches, heads, queries, keys). Two keys at least: one has a product of its own.
     """
     blocks = torch.stack([seen.narrow(2, a, b - a).any(2).flatten(0, 1).any(0) for a, b in pairwise(bounds)])
-    places = torch.arange(seen.shape[3])
+    places = torch.arange(seen.shape[3], device=seen.device)
     end = torch.where(blocks, places + 1, 0).amax(1).clamp(min=2)
     start = torch.where(blocks, places, seen.shape[3]).amin(1) // multiple * multiple
     start = torch.minimum(start, end - 2)
     return start, end - start
 
 
-def known_ranges(mask: fx.Node, bounds: Sequence[int], multiple: int) -> Ranges | None:
-    """`ranges_of` what a node gives, where that depends on no input."""
-    calls: set[fx.Node] = set()
-    pending = [mask]
-    while pending:
-        node = pending.pop()
-        if node in calls:
-            continue
-        if len(calls) >= _MOST_CALLS or not _is_of_constants(node):
-            return None
-        calls.add(node)
-        pending += node.all_input_nodes
-    ordered = sorted(calls)
-    key = (_text(ordered), ordered.index(mask), tuple(bounds), multiple)
+def known_ranges(tx: TraceContext, mask: fx.Node, bounds: Sequence[int], multiple: int) -> Ranges | None:
+    """`ranges_of` what a node gives, where that depends on no input and nobody has written to it."""
+    made = made_until_now(tx, mask, _is_of_constants)
+    if made is None or made.numbers:
+        return None
+    key = (_text(made.calls), made.calls.index(mask), tuple(bounds), multiple, torch.get_default_dtype())
     found = _kept.pop(key, None)
     if found is None:
         values: dict[fx.Node, Any] = {}
         try:
-            with torch.no_grad():
-                make_calls(ordered, values)
+            with torch.no_grad(), torch._C.DisableTorchFunction():
+                make_calls(made.calls, values)
                 starts, lengths = ranges_of(values[mask], bounds, multiple)
-                found = list(zip(starts.tolist(), lengths.tolist(), strict=True))
         except (RuntimeError, ValueError, IndexError, TypeError):
             return None  # the program raises it where it makes the call
+        found = list(zip(starts.tolist(), lengths.tolist(), strict=True))
     _kept[key] = found
     if len(_kept) > _MOST_KEPT:
         _kept.popitem(last=False)
@@ -80,7 +74,7 @@ def _is_of_constants(node: fx.Node) -> bool:
             return False
         if not all(type(size) is int for size in tensor.shape) or tensor.numel() > _MOST_ELEMENTS:
             return False
-    return all(map(_only_computes, _calls_in(node)))
+    return all(map(follows_from_arguments, _calls_in(node)))
 
 
 def _calls_in(node: fx.Node) -> Iterator[fx.Node]:
@@ -90,13 +84,8 @@ def _calls_in(node: fx.Node) -> Iterator[fx.Node]:
         return
     for body in node.target.calls:
         for inner in body.graph.graph.nodes:
-            if inner.op in ("call_function", "call_method"):
+            if inner.op not in ("placeholder", "output"):
                 yield from _calls_in(inner)
-
-
-def _only_computes(node: fx.Node) -> bool:
-    record = operator_record(node.target)
-    return only_computes(node) and not (record is not None and (record.is_uninitialised or record.is_random))
 
 
 def _text(nodes: Iterable[fx.Node]) -> tuple[Any, ...]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
@@ -30,19 +30,19 @@ def known_elements(tx: TraceContext, result: fx.Node | None) -> torch.Tensor | N
 
     Symbols that `torch.tensor` was given become constants, which are guarded.
     """
-    made = _made_until_now(tx, result)
+    made = made_until_now(tx, result)
     return None if made is None else _fixed_elements(made)
 
 
 def constant_elements(tx: TraceContext, result: fx.Node | None) -> torch.Tensor | None:
     """Like `known_elements`, but None where these follow from symbols."""
-    made = _made_until_now(tx, result)
+    made = made_until_now(tx, result)
     return None if made is None or made.numbers else _fixed_elements(made)
 
 
 def number_in(tx: TraceContext, result: fx.Node | None) -> Any:
     """Like `known_number`. For a symbol that `torch.tensor` was given, and that has only been moved since then: its node."""
-    made = _made_until_now(tx, result)
+    made = made_until_now(tx, result)
     if made is None:
         return None
     if made.numbers and all(_only_moves(call, made.numbers) for call in made.calls):
@@ -58,7 +58,7 @@ def _only_element(elements: torch.Tensor | None) -> Any:
     return elements.item() if elements is not None and elements.numel() == 1 else None
 
 
-class _Made(NamedTuple):
+class Made(NamedTuple):
     """The calls that have made what a node gives, in order, and the numbers that they are given: symbols of inputs."""
 
     result: fx.Node
@@ -66,12 +66,12 @@ class _Made(NamedTuple):
     numbers: list[fx.Node]
 
 
-def _fixed_elements(made: _Made) -> torch.Tensor | None:
+def _fixed_elements(made: Made) -> torch.Tensor | None:
     """The elements, with constants in place of symbols."""
     return _elements(made, [int(number.meta["example_value"]) for number in made.numbers])
 
 
-def _elements(made: _Made, numbers: Iterable[int]) -> torch.Tensor | None:
+def _elements(made: Made, numbers: Iterable[int]) -> torch.Tensor | None:
     """The elements where the symbols are these numbers."""
     found: dict[fx.Node, Any] = dict(zip(made.numbers, numbers, strict=True))
     try:
@@ -82,26 +82,35 @@ def _elements(made: _Made, numbers: Iterable[int]) -> torch.Tensor | None:
         return None  # the program raises it where it makes the call
 
 
-def _made_until_now(tx: TraceContext, result: fx.Node | None) -> _Made | None:
+def made_until_now(
+    tx: TraceContext, result: fx.Node | None, may_be_made: Callable[[fx.Node], bool] | None = None
+) -> Made | None:
     """All calls that the result depends on, and all that have written to the memory of these.
 
-    None if one of them may not be made now, or depends on an input other than numbers that `torch.tensor` was given.
+    None if one of them may not be made now, or depends on an input other than numbers that `torch.tensor` was given. may_be_made: whether
+    a call may be made now, its arguments given; calls of few elements that only compute, or write, if it is not given.
     """
+    may_be_made = may_be_made or _may_be_made_now
     if result is None:
         return None
     calls: set[fx.Node] = set()
     numbers: dict[fx.Node, None] = {}
     pending = [result]
     while pending:
-        if not _add_calls_behind(pending, calls, numbers):
+        if not _add_calls_behind(pending, calls, numbers, may_be_made):
             return None
         memory: set[int] = set().union(*[storages(node.meta.get("example_value")) for node in calls])
         pending = [node for node in tx.graph.nodes if node not in calls and _may_write(node, memory)]
     given = {_filled_with(node) for node in calls if node.meta.get(_OF_NUMBER)}
-    return _Made(result, sorted(calls), [*numbers]) if given.issuperset(numbers) else None
+    return Made(result, sorted(calls), [*numbers]) if given.issuperset(numbers) else None
 
 
-def _add_calls_behind(pending: list[fx.Node], calls: set[fx.Node], numbers: dict[fx.Node, None]) -> bool:
+def _add_calls_behind(
+    pending: list[fx.Node],
+    calls: set[fx.Node],
+    numbers: dict[fx.Node, None],
+    may_be_made: Callable[[fx.Node], bool],
+) -> bool:
     """Add these calls and those that they depend on. False if one may not be made now, depends on an input, or they are too many."""
     while pending:
         node = pending.pop()
@@ -110,7 +119,7 @@ def _add_calls_behind(pending: list[fx.Node], calls: set[fx.Node], numbers: dict
         if isinstance(node.meta.get("example_value"), torch.SymInt):
             numbers[node] = None
             continue
-        if len(calls) >= _MOST_CALLS or not _may_be_made_now(node):
+        if len(calls) >= _MOST_CALLS or not may_be_made(node):
             return False
         calls.add(node)
         pending += node.all_input_nodes
@@ -167,9 +176,13 @@ def _may_be_made_now(node: fx.Node) -> bool:
     value = node.meta.get("example_value")
     if name_of(node.target) in _WRITES:
         return value is None or _has_few_elements(value)
+    return follows_from_arguments(node) and _has_few_elements(value)
+
+
+def follows_from_arguments(node: fx.Node) -> bool:
+    """Whether a call gives the same elements whenever it is made with the same arguments, and does nothing else."""
     record = operator_record(node.target)
-    is_plain = only_computes(node) and not (record is not None and record.is_uninitialised)
-    return is_plain and _has_few_elements(value)
+    return only_computes(node) and not (record is not None and record.is_uninitialised)
 
 
 def _has_few_elements(value: Any) -> bool:

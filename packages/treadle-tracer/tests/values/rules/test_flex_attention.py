@@ -293,3 +293,30 @@ def test_one_key_and_many_queries(monkeypatch):
         [compiled(lambda *args: flex_attention(*args, block_mask=seen))[0](*args)],
         [flex_attention(*args, block_mask=seen)],
     )
+
+
+def test_a_mask_that_the_function_writes_first(blocks):
+    def run(*args):
+        mask = torch.zeros(80, 80, dtype=torch.bool)
+        mask[:, 60:] = True
+        seen = create_block_mask(lambda b, h, q, k: mask[q, k], None, None, 80, 80, device="cpu", BLOCK_SIZE=16)
+        return flex_attention(*args, block_mask=seen)
+
+    args = inputs()
+    check([compiled(run)[0](*args)], [run(*args)])
+
+
+def test_inside_of_a_transform(blocks):
+    seen = mask_of(causal)
+    args = [torch.stack([t, t + 1]) for t in inputs()]
+
+    def run(*args):
+        return torch.vmap(lambda *each: flex_attention(*each, block_mask=seen))(*args)
+
+    try:
+        expected = run(*args)
+    except Exception as error:
+        with pytest.raises(type(error)):
+            compiled(run)[0](*args)
+    else:
+        torch.testing.assert_close(compiled(run)[0](*args), expected, rtol=1e-5, atol=1e-5)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from treadle_shapes.torch import is_transforming
 from treadle_tracer.errors import Unsupported
 from treadle_tracer.source import ConstSource
 from treadle_tracer.values import flex_attention
@@ -24,7 +25,9 @@ if TYPE_CHECKING:
 
 def most_blocks(query: torch.Tensor, key: torch.Tensor) -> int:
     """Into how many blocks the queries may be split."""
-    if query.device.type != "cpu":  # the ranges of keys would have to be read back
+    if (
+        query.device.type != "cpu" or is_transforming()
+    ):  # the ranges of keys could not be read, or would have to be read back
         return 1
     if not all(type(size) is int for size in (query.shape[2], key.shape[2])):
         return BLOCKS_OF_ANY_SIZE
@@ -46,7 +49,7 @@ def _ranges(tx: TraceContext, args: Args, kwargs: Kwargs) -> Value:
     queries = seen.fake.shape[2]
     if type(queries) is int:
         bounds = bounds_of(queries, blocks.constant())
-        known = known_ranges(seen.node(tx), bounds, COLUMNS)
+        known = known_ranges(tx, seen.node(tx), bounds, COLUMNS)
         if known is not None:
             parts = [
                 (a, b - a, start, length, start)
