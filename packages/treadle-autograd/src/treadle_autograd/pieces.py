@@ -87,7 +87,7 @@ def split(gm: fx.GraphModule) -> list[Piece | fx.Node]:
         if _is_switch(node):
             groups.append(node)
             continue
-        made_in = group_of.get(node.args[0]) if node.target is getitem else None  # type: ignore[arg-type]
+        made_in = group_of.get(node.args[0]) if _is_part(node) else None  # type: ignore[arg-type]
         if made_in is None:
             if not groups or isinstance(groups[-1], fx.Node):
                 groups.append([])
@@ -138,6 +138,12 @@ def _piece(gm: fx.GraphModule, nodes: Sequence[fx.Node], kept: set[fx.Node]) -> 
     kept.difference_update(outputs)
     kept.update(inputs)
     return Piece(HooklessGraphModule(gm, graph, "Piece"), inputs, outputs, last)
+
+
+def _is_part(node: fx.Node) -> bool:
+    """Whether the call takes a result of another out of its tuple: one that indexes a tensor has the same target."""
+    owner = node.args[0] if node.target is getitem else None
+    return isinstance(owner, fx.Node) and not isinstance(owner.meta.get("example_value"), torch.Tensor)
 
 
 def _is_switch(node: fx.Node) -> bool:

@@ -53,6 +53,7 @@ def marks_of(tensor: object) -> Mapping[int, Mark]:
 
 # Later entries have precedence: in torch, mark_dynamic comes before the other two.
 _TORCH_POLICIES: dict[str, Policy] = {
+    "_dynamo_propagated_dynamic_indices": "maybe",  # of the values of a jagged tensor
     "_dynamo_static_indices": "static",
     "_dynamo_weak_dynamic_indices": "maybe",
     "_dynamo_dynamic_indices": "dynamic",

@@ -28,6 +28,7 @@ from treadle_tracer.values.constants import is_numpy_scalar
 from treadle_tracer.values.dispatched_gradients import Pairs
 from treadle_tracer.values.function_overrides import first_answer, insert_to_be_asked, with_items
 from treadle_tracer.values.mappings import dict_of
+from treadle_tracer.values.ragged_lengths import RaggedLength
 from treadle_tracer.values.sequences import ListValue, SliceValue, TupleValue
 from treadle_tracer.values.sequences import Sequence as SequenceValue
 from treadle_tracer.values.tensor import SymbolicValue, TensorValue
@@ -87,14 +88,19 @@ class StandIn(torch.Tensor):
 
 class _Calls(threading.local):
     def __init__(self) -> None:
-        self.stack: list[_Call] = []
+        self.stack: list[OperatorCall] = []
 
 
 _CALLS = _Calls()
 
 
-def example(of: torch.Tensor) -> torch.Tensor:
-    """A stand-in with the metadata of this tensor."""
+def current_call() -> OperatorCall:
+    """The call whose operators are being traced."""
+    return _CALLS.stack[-1]
+
+
+def example(of: torch.Tensor, requires_grad: bool = True) -> torch.Tensor:
+    """A stand-in with the metadata of this tensor. requires_grad: whether it requires gradients where the tensor does."""
     return torch.Tensor._make_wrapper_subclass(  # type: ignore[attr-defined]
         StandIn,
         of.shape,
@@ -103,7 +109,7 @@ def example(of: torch.Tensor) -> torch.Tensor:
         dtype=of.dtype,
         layout=of.layout,
         device=of.device,
-        requires_grad=of.requires_grad,
+        requires_grad=requires_grad and of.requires_grad,
     )
 
 
@@ -126,6 +132,14 @@ class DispatchedTensor(OverridingTensor):
         self.made_at = -1
         self.memory_of: Value = NONE
         self.shares_version = False
+
+    def new_call(self, tx: TraceContext, name: str) -> OperatorCall:
+        """A call with this tensor among its arguments."""
+        return OperatorCall(tx, name)
+
+    def new_stand_in(self) -> torch.Tensor:
+        """Another stand-in with the metadata of the tensor."""
+        return example(self.stand_in)
 
     def own_attribute(self, tx: TraceContext, name: str) -> Value:
         return _call(tx, lambda stand_in: getattr(stand_in, name), name, [self], {})
@@ -180,13 +194,16 @@ def _new_tensor(
 
 def takes_dispatched(tx: TraceContext, values: Iterable[Value]) -> bool:
     """Whether one of these, or of the items of sequences among them, is a tensor whose operators the program carries out."""
+    return next(_dispatched(tx, values), None) is not None
+
+
+def _dispatched(tx: TraceContext, values: Iterable[Value]) -> Iterator[DispatchedTensor]:
     for value in values:
         value = value.force(tx) if isinstance(value, LazyValue) else value
         if isinstance(value, DispatchedTensor):
-            return True
-        if isinstance(value, SequenceValue) and takes_dispatched(tx, value.items):
-            return True
-    return False
+            yield value
+        elif isinstance(value, SequenceValue):
+            yield from _dispatched(tx, value.items)
 
 
 def call_operators(tx: TraceContext, op: str, target: Any, args: Sequence[Value], kwargs: dict[str, Value]) -> Value:
@@ -208,7 +225,7 @@ def _call(
     why_not = _why_not_call()
     if why_not is not None:
         raise Unsupported("tensor-subclass", f"{name} of a tensor with a __torch_dispatch__ {why_not}")
-    call = _Call(tx, name)
+    call = next(_dispatched(tx, (*args, *kwargs.values()))).new_call(tx, name)
     given = [call.given(arg) for arg in args]
     named = {key: call.given(arg) for key, arg in kwargs.items()}
     call.count_given = len(call.dispatched())
@@ -237,7 +254,7 @@ def plain_argument(tx: TraceContext, value: Value, tensor: Callable[[Any], torch
     value = value.force(tx) if isinstance(value, LazyValue) else value
     if tensor is not None and isinstance(value, (TensorValue, DispatchedTensor)):
         return tensor(value)
-    if isinstance(value, SymbolicValue):
+    if isinstance(value, (SymbolicValue, RaggedLength)):
         return value.sym
     if isinstance(value, SliceValue):
         return slice(*(plain_argument(tx, part, tensor) for part in value.parts))
@@ -253,7 +270,7 @@ def plain_argument(tx: TraceContext, value: Value, tensor: Callable[[Any], torch
     return plain
 
 
-class _Call:
+class OperatorCall:
     """A call of torch whose operators are being traced: stand-ins for its tensors, and the tensors by their stand-ins.
 
     count_given: how many tensors of such classes are arguments; below: the dispatch keys that PyTorch includes and excludes where it asks
@@ -441,7 +458,7 @@ class _Call:
                     return self._again(values[0])
                 asked = _in_order_of_asking([*values, *named.values()])
                 if asked:
-                    self._last = _ask(self._tx, function, asked, values, named)
+                    self._last = self.carry_out(function, values, named)
                 else:
                     self._last = self._tx.run_in_graph("call_function", function, values, named)
                     self._last = self._without_gradients(self._last)
@@ -451,6 +468,10 @@ class _Call:
             raise
         finally:
             torch._C._set_grad_enabled(grad_mode)
+
+    def carry_out(self, function: Any, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        """What the program gives for an operator with such tensors among its arguments."""
+        return _ask(self._tx, function, _in_order_of_asking([*args, *kwargs.values()]), args, kwargs)
 
     # ---- what PyTorch does because the stand-in for a result is alive
 
@@ -468,7 +489,7 @@ class _Call:
     def _again(self, value: Value) -> torch.Tensor:
         """Another stand-in for the same tensor."""
         if isinstance(value, DispatchedTensor):
-            value.stand_in = example(value.stand_in)
+            value.stand_in = value.new_stand_in()
         else:
             del self._plain[id(value)]
         made: torch.Tensor = self.given(value)

@@ -14,7 +14,7 @@ import torch
 from treadle_tracer.by_identity import IdentitySet
 from treadle_tracer.class_facts import is_subtype, name_in_messages
 from treadle_tracer.errors import Unsupported
-from treadle_tracer.values import array_methods, floats, numpy_numbers, tensor_numbers
+from treadle_tracer.values import array_methods, floats, numpy_numbers, ragged_lengths, tensor_numbers
 from treadle_tracer.values.arrays import ArrayValue
 from treadle_tracer.values.backwards_view import BackwardsView
 from treadle_tracer.values.base import ConcreteValue, Constant, Method, boolean
@@ -35,6 +35,7 @@ from treadle_tracer.values.numpy_numbers import NumpyNumber
 from treadle_tracer.values.objects import ObjectValue
 from treadle_tracer.values.originals import replaced_method
 from treadle_tracer.values.outside_identity import IdentityNumber, OutsideIdentityNumber
+from treadle_tracer.values.ragged_lengths import RaggedLength
 from treadle_tracer.values.sequences import ListValue, TupleValue, compare_sequences
 from treadle_tracer.values.sets import SetValue, entries_of
 from treadle_tracer.values.stand_ins import is_of_program, result_type
@@ -173,6 +174,8 @@ def binary_op(tx: TraceContext, text: str, a: Value, b: Value) -> Value:
         return fold(tx, BINARY[text][0] if text in BINARY else IN_PLACE[text], [a, b], {})
     if a.__class__ in _ARRAYS or b.__class__ in _ARRAYS:
         return array_methods.binary(tx, text, a, b)
+    if a.__class__ is RaggedLength or b.__class__ is RaggedLength:
+        return ragged_lengths.operate(tx, BINARY[text.rstrip("=")][0], a, b)
     operation = _operation(text, a, b)
     combined = _combined_text(tx, operation.text, a, b)
     if combined is not None:
@@ -378,6 +381,8 @@ def compare(tx: TraceContext, text: str, a: Value, b: Value) -> Value:
     function, forward, backward = COMPARE[text]
     if isinstance(a, _ARRAYS) or isinstance(b, _ARRAYS):
         return array_methods.binary(tx, text, a, b)
+    if isinstance(a, RaggedLength) or isinstance(b, RaggedLength):
+        return ragged_lengths.operate(tx, function, a, b)
     if has_python_method(tx, a, (forward, "__eq__")) or has_python_method(tx, b, (backward, "__eq__")):
         return _compare_objects(tx, text, a, b, forward, backward)
     if isinstance(a, ConcreteValue) and isinstance(b, ConcreteValue):

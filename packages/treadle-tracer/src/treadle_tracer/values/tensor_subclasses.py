@@ -324,12 +324,12 @@ def default_override(tx: TraceContext, args: list[Value], kwargs: dict[str, Valu
     mapping = None if named is None or is_none(named) else named.as_dict(tx)
     values = {} if mapping is None else {key.constant(): value for key, value in mapping.items(tx)}
     with without_overrides(tx):
-        result = _call_plain(tx, function, given["args"].unpack(tx) if "args" in given else [], values)
+        result = call_plain(tx, function, given["args"].unpack(tx) if "args" in given else [], values)
     is_kept = function.is_constant() and function.constant() in torch.overrides.get_default_nowrap_functions()
     return result if is_kept else _converted(tx, result, cls)
 
 
-def _call_plain(tx: TraceContext, function: Value, args: list[Value], kwargs: dict[str, Value]) -> Value:
+def call_plain(tx: TraceContext, function: Value, args: list[Value], kwargs: dict[str, Value]) -> Value:
     """`function(*args, **kwargs)`. An operator that torch.Tensor has in Python is one of the plain tensor, not code to trace."""
     method = getattr(function, "obj", None)
     if args and isinstance(args[0], OverridingTensor) and isinstance(method, types.FunctionType):

@@ -65,6 +65,7 @@ from treadle_tracer.values.generic_alias import GenericAlias, wrap_alias
 from treadle_tracer.values.graph_functions import goes_into_graph, rely_on_body
 from treadle_tracer.values.growing import OutsideList, OutsideTuple
 from treadle_tracer.values.key_guards import ItemOf, SameKeys
+from treadle_tracer.values.jagged_tensors import is_jagged, wrap_jagged
 from treadle_tracer.values.mapping_proxy import wrap_mapping_proxy
 from treadle_tracer.values.mappings import VIEW_TYPES, DictValue, DictView, outside_hash_key, wrap_key
 from treadle_tracer.values.modules import ModuleValue
@@ -364,6 +365,8 @@ def _tensor(tx: TraceContext, obj: torch.Tensor, source: Source) -> Value:
         return wrap_subclassed(tx, obj, source)
     if is_dispatched(obj):
         return wrap_dispatched(tx, obj, source)
+    if is_jagged(obj):
+        return wrap_jagged(tx, obj, source)
     return tx.wrap_tensor(obj, source)
 
 

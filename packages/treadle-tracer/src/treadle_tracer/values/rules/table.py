@@ -22,6 +22,7 @@ from treadle_tracer.values.rules import (
     function_transforms,
     imports,
     inspection,
+    jagged_tensors,
     library,
     nested_compilers,
     nested_encoders,
@@ -57,6 +58,7 @@ ALL_RULES: tuple[Rule, ...] = (
     *covariance.RULES,
     *imports.RULES,
     *inspection.RULES,
+    *jagged_tensors.RULES,
     *library.RULES,
     *nested_compilers.RULES,
     *nested_encoders.RULES,
@@ -111,6 +113,8 @@ def rule_of(obj: Any) -> Rule | None:
             return folds(obj)
         name = f"{obj.__module__}.{obj.__qualname__}"
         return _rules_by_name().get(name) if name in _NAMES and package == name.partition(".")[0] else None
+    if found is None and isinstance(obj, type) and obj.__module__.startswith("torch."):
+        return _rules_by_name().get(f"{obj.__module__}.{obj.__qualname__}")
     return found
 
 
