@@ -203,3 +203,18 @@ def test_the_mode_is_left_when_the_graph_raises():
     with pytest.raises(IndexError):
         compiled(x, torch.tensor([7]))
     assert not torch.is_inference_mode_enabled() and torch.is_grad_enabled()
+
+
+def test_a_tensor_is_indexed_behind_a_switch():
+    # The call that takes an item out of a tuple has the same target, and stands where the tuple is made.
+    def program(x, index):
+        before = x * 2
+        with torch.inference_mode(False):
+            inside = before.sin()
+        chosen = index.clamp(max=3)
+        return inside[chosen] + before[chosen]
+
+    compiled = treadle.compile(program)
+    for size in (5, 5, 7):
+        x, index = torch.randn(size), torch.arange(size)
+        torch.testing.assert_close(compiled(x, index), program(x, index))

@@ -20,19 +20,20 @@ def attention(
 ) -> torch.Tensor:
     """Sequences (heads, total, head_dim), with the offsets and the greatest lengths of queries and of keys, to such sequences."""
     of_queries, of_keys = offsets
+    is_found = longest[0] is None or longest[1] is None
     most_queries = longest_of(of_queries) if longest[0] is None else longest[0]
     if longest[1] is not None:
         most_keys = longest[1]
     else:
         most_keys = most_queries if of_keys is of_queries else longest_of(of_keys)
-    rows = padded(query.transpose(0, 1), of_queries, most_queries, 0.0).transpose(1, 2)
-    keys = padded(key.transpose(0, 1), of_keys, most_keys, 0.0).transpose(1, 2)
-    values = padded(value.transpose(0, 1), of_keys, most_keys, 0.0).transpose(1, 2)
+    rows = padded(query.transpose(0, 1), of_queries, most_queries, 0.0, is_found).transpose(1, 2)
+    keys = padded(key.transpose(0, 1), of_keys, most_keys, 0.0, is_found).transpose(1, 2)
+    values = padded(value.transpose(0, 1), of_keys, most_keys, 0.0, is_found).transpose(1, 2)
     is_key = torch.arange(most_keys, device=query.device) < of_keys.diff()[:, None]
     found = torch.nn.functional.scaled_dot_product_attention(
         rows, keys, values, attn_mask=is_key[:, None, None], scale=scale
     )
-    return without_padding(found.transpose(1, 2), of_queries, query.shape[1]).transpose(0, 1)
+    return without_padding(found.transpose(1, 2), of_queries, query.shape[1], is_found).transpose(0, 1)
 
 
 def longest_of(offsets: torch.Tensor) -> int:

@@ -39,6 +39,7 @@ class JaggedStandIn(torch.Tensor):
     of_sizes: list[Any]
     of_values: torch.Tensor
     has_holes: bool
+    ragged_stride: Any
 
     @staticmethod
     def of(tensor: JaggedTensor) -> JaggedStandIn:
@@ -52,8 +53,6 @@ class JaggedStandIn(torch.Tensor):
         made.of_sizes, made.of_values, made.has_holes = tensor.sizes(), values, isinstance(tensor.lengths, TensorValue)
         made.ragged_stride = values.stride()[tensor.ragged_dim - 1]
         return made
-
-    ragged_stride: Any
 
     @classmethod
     def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -117,7 +116,9 @@ class JaggedCall(OperatorCall):
             length = getattr(tensor, "length", None)
             if isinstance(length, RaggedLength) and length.sym.node.nested_int() == number.node.nested_int():
                 return length if length.sym is number else RaggedLength(number, length.ragged)
-        raise Unsupported("tensor-subclass", f"{self._name}, which gives the length of no tensor that the trace has seen")
+        raise Unsupported(
+            "tensor-subclass", f"{self._name}, which gives the length of no tensor that the trace has seen"
+        )
 
     def _stand_in(self, value: TensorValue | DispatchedTensor) -> torch.Tensor:
         if isinstance(value, DispatchedTensor):
@@ -178,5 +179,3 @@ def _implementation(tx: TraceContext, function: Any, args: list[Value]) -> tuple
     count = sum(isinstance(value, TensorValue | DispatchedTensor) for value in args)
     pointwise = {1: ops.jagged_unary_pointwise, 2: ops.jagged_binary_pointwise}.get(count)
     return pointwise, [tx.wrap_known(function), *args]
-
-

@@ -186,7 +186,9 @@ def wrap_jagged(tx: TraceContext, obj: Any, source: Source) -> Value:
     if is_below_autograd():
         raise Unsupported("tensor-kind", f"{source.text} in a function that runs below autograd")
     tx.guards.add(source, "type_is", type(obj))
-    tx.guards.add(source, "call", _HasMetadata(_metadata(obj)), f"{source.text} has its ragged dimension and other metadata")
+    tx.guards.add(
+        source, "call", _HasMetadata(_metadata(obj)), f"{source.text} has its ragged dimension and other metadata"
+    )
 
     def part(name: str) -> Value:
         found = tx.wrap(vars(obj)[name], instance_dict_source(tx, obj, source, name))
@@ -233,35 +235,29 @@ def _new_jagged(
     values: torch.Tensor, offsets: torch.Tensor, lengths: torch.Tensor | None, cache: dict[str, Any], ragged_dim: int
 ) -> torch.Tensor:
     """A jagged tensor as the program has made it, with the history of its values."""
-    from torch.nested._internal.nested_tensor import NestedTensor
+    from torch.nested._internal.nested_tensor import NestedTensor, _nt_view_dummy
 
     with torch._C.DisableTorchFunctionSubclass():
+        made: Any
         if not values.requires_grad:
-            return NestedTensor(values, offsets, lengths=lengths, _ragged_idx=ragged_dim, _metadata_cache=cache)
-        if values._is_view():
-            return _view(values, offsets, lengths, cache, ragged_dim)
-        made: torch.Tensor = _OfValues.apply(values, offsets, lengths, cache, ragged_dim)
-        return made
-
-
-def _view(
-    values: torch.Tensor, offsets: torch.Tensor, lengths: torch.Tensor | None, cache: dict[str, Any], ragged_dim: int
-) -> torch.Tensor:
-    from torch.nested._internal.nested_tensor import _nt_view_dummy
-
-    ends = cache.get("min_seqlen"), cache.get("max_seqlen")
-    return torch._nested_view_from_jagged(values, offsets, _nt_view_dummy(), lengths, ragged_dim, *ends)  # type: ignore[attr-defined, no-any-return]
+            made = NestedTensor(values, offsets, lengths=lengths, _ragged_idx=ragged_dim)
+        elif values._is_view():
+            made = torch._nested_view_from_jagged(values, offsets, _nt_view_dummy(), lengths, ragged_dim)  # type: ignore[attr-defined]
+        else:
+            made = _OfValues.apply(values, offsets, lengths, ragged_dim)
+        made._metadata_cache = cache  # the very dict: tensors share it, and what is to be stored in it may follow
+        return made  # type: ignore[no-any-return]
 
 
 class _OfValues(torch.autograd.Function):
     """A jagged tensor whose history is that of its values, and which is no view of them."""
 
     @staticmethod
-    def forward(ctx: Any, values: torch.Tensor, offsets: Any, lengths: Any, cache: Any, ragged_dim: int) -> torch.Tensor:  # type: ignore[override]
+    def forward(ctx: Any, values: torch.Tensor, offsets: Any, lengths: Any, ragged_dim: int) -> torch.Tensor:  # type: ignore[override]
         from torch.nested._internal.nested_tensor import NestedTensor
 
-        return NestedTensor(values.detach(), offsets, lengths=lengths, _ragged_idx=ragged_dim, _metadata_cache=cache)
+        return NestedTensor(values.detach(), offsets, lengths=lengths, _ragged_idx=ragged_dim)
 
     @staticmethod
     def backward(ctx: Any, gradient: Any) -> Any:  # type: ignore[override]
-        return gradient.values(), None, None, None, None
+        return gradient.values(), None, None, None

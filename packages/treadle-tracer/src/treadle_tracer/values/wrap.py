@@ -64,8 +64,8 @@ from treadle_tracer.values.functions import (
 from treadle_tracer.values.generic_alias import GenericAlias, wrap_alias
 from treadle_tracer.values.graph_functions import goes_into_graph, rely_on_body
 from treadle_tracer.values.growing import OutsideList, OutsideTuple
-from treadle_tracer.values.key_guards import ItemOf, SameKeys
 from treadle_tracer.values.jagged_tensors import is_jagged, wrap_jagged
+from treadle_tracer.values.key_guards import ItemOf, SameKeys
 from treadle_tracer.values.mapping_proxy import wrap_mapping_proxy
 from treadle_tracer.values.mappings import VIEW_TYPES, DictValue, DictView, outside_hash_key, wrap_key
 from treadle_tracer.values.modules import ModuleValue

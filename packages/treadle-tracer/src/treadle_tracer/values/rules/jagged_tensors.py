@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 from torch.backends.cuda import math_sdp_enabled
 
 from treadle_tracer.errors import Unsupported
 from treadle_tracer.values import jagged_attention, jagged_padding
-from treadle_tracer.values.base import NONE, Constant, LazyValue, is_none
+from treadle_tracer.values.base import NONE, Constant, LazyValue, boolean, is_none
 from treadle_tracer.values.function_overrides import without_overrides
 from treadle_tracer.values.functions import FunctionValue
 from treadle_tracer.values.jagged_tensors import JaggedTensor, new_jagged
@@ -18,6 +18,7 @@ from treadle_tracer.values.rules.rule import Args, Effect, Kwargs, Rule, always
 from treadle_tracer.values.sequences import ListValue, TupleValue
 from treadle_tracer.values.tensor import TensorValue
 from treadle_tracer.values.tensor_subclasses import call_plain
+from treadle_tracer.values.unbacked import is_unbacked
 
 if TYPE_CHECKING:
     from treadle_tracer.values.value import TraceContext, Value
@@ -53,9 +54,7 @@ def _view(tx: TraceContext, args: Args, kwargs: Kwargs) -> Value:
     for name in ("min_seqlen", "max_seqlen"):
         if not is_none(given.get(name, NONE)):
             cache.set_item(tx, Constant(name), given[name])
-    return new_jagged(
-        tx, given["values"], given["offsets"], given.get("lengths", NONE), given.get("ragged_idx"), cache
-    )
+    return new_jagged(tx, given["values"], given["offsets"], given.get("lengths", NONE), given.get("ragged_idx"), cache)
 
 
 def _from_padded(tx: TraceContext, args: Args, kwargs: Kwargs) -> Value:
@@ -86,7 +85,9 @@ def _override(tx: TraceContext, args: Args, kwargs: Kwargs) -> Value:
         return call_plain(tx, function, items, values)
 
 
-_TREATED_APART = frozenset(("scaled_dot_product_attention", "flatten", "rms_norm", "apply_", "share_memory_", "is_shared"))
+_TREATED_APART = frozenset(
+    ("scaled_dot_product_attention", "flatten", "rms_norm", "apply_", "share_memory_", "is_shared")
+)
 """Names of the functions for which jagged tensors have code before PyTorch takes them apart."""
 
 
@@ -148,8 +149,13 @@ def _parameters(target: Value) -> tuple[list[str], dict[str, Value]]:
 def _padded(tx: TraceContext, args: Args, kwargs: Kwargs) -> Value:
     """`aten._jagged_to_padded_dense_forward(values, [offsets], [longest], padding)`"""
     given = _named("values offsets max_lengths padding_value", args, kwargs)
-    padding = given.get("padding_value", Constant(0.0))
-    plain = [given["values"], *given["offsets"].unpack(tx), *given["max_lengths"].unpack(tx), padding]
+    values, padding = given["values"], given.get("padding_value", Constant(0.0)).constant()
+    assert isinstance(values, TensorValue)
+    if values.fake.dtype.is_complex:
+        raise Unsupported("torch-call-raises", "padding of complex numbers")
+    fill = Constant(jagged_padding.fill_of(padding, values.fake.dtype))
+    (longest,) = given["max_lengths"].unpack(tx)
+    plain = [values, *given["offsets"].unpack(tx), longest, fill, _is_found(tx, values, longest)]
     return tx.inline(tx.wrap_known(jagged_padding.padded), plain, {})
 
 
@@ -158,8 +164,15 @@ def _without_padding(tx: TraceContext, args: Args, kwargs: Kwargs) -> Value:
     given = _named("dense offsets total_L", args, kwargs)
     if is_none(given.get("total_L", NONE)):
         raise Unsupported("tensor-subclass", "sequences without padding, of unknown length")
-    plain = [given["dense"], *given["offsets"].unpack(tx), given["total_L"]]
+    rows, total = given["dense"], given["total_L"]
+    plain = [rows, *given["offsets"].unpack(tx), total, _is_found(tx, rows, total)]
     return tx.inline(tx.wrap_known(jagged_padding.without_padding), plain, {})
+
+
+def _is_found(tx: TraceContext, tensor: Value, size: Value) -> Value:
+    """Whether the size, or one of the tensor, is a number that only the data tell."""
+    sizes = [size, *(tx.tensor_method(tensor, "size", [], {}).unpack(tx))]
+    return boolean(any(is_unbacked(tx, number) for number in sizes))
 
 
 def _viewed(tx: TraceContext, args: Args, kwargs: Kwargs) -> Value:
