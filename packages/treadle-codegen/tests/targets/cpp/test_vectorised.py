@@ -23,6 +23,7 @@ PROGRAMS: dict[str, Callable[..., torch.Tensor]] = {
     "logit": lambda x, y: torch.logit(x.sigmoid(), 1e-6),
     "logarithm of a choice": lambda x, y: torch.where(y > 0, 1.0, x.exp()).log(),
     "bce": lambda x, y: F.binary_cross_entropy_with_logits(x, y, reduction="none"),
+    "power of a short sum": lambda x, y: (x.reshape(128, 8).pow(2).sum(-1) + 0.5) ** 1.5,
 }
 
 

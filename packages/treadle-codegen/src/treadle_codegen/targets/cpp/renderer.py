@@ -25,6 +25,7 @@ from treadle_codegen.targets.cpp.ops import C_TYPES, MEMORY_TYPES, constant
 from treadle_codegen.targets.cpp.section import SectionPrinter
 from treadle_codegen.targets.cpp.segments import segment_text
 from treadle_codegen.targets.cpp.short_axes import ShortAxisPrinter, why_not_written_out
+from treadle_codegen.targets.cpp.short_rows import ShortRowPrinter, open_rows, why_not_short_rows
 from treadle_codegen.targets.cpp.strips import StripPrinter, why_not_strips
 from treadle_codegen.targets.cpp.tiles import TilePrinter, why_not_tiles
 from treadle_codegen.targets.cpp.tiling import DEFAULT, CppTiling, candidates
@@ -275,24 +276,29 @@ def _write_body(writer: KernelWriter) -> None:
     if columns:
         writer.uses.add("columns")
         columns = writer.tiling.columns
-    outer = kernel.outer[:-1] if columns else kernel.outer
+    short_rows = not columns and why_not_short_rows(kernel) is None
+    outer = kernel.outer[:-1] if columns or short_rows else kernel.outer
     for k, axis in enumerate(outer):
         if k == 0 and parallel:
             collapse = f" collapse({len(outer)})" if len(outer) > 1 else ""
             writer.line(f"#pragma omp parallel for num_threads({writer.threads}){collapse}{bad}")
         writer.open_loop(axis)
+    if short_rows:
+        open_rows(writer, parallel=parallel and not outer)
     later_reads = _read_in_later_sections(kernel)
-    tails = writer.tiling.chunks and not columns
+    tails = writer.tiling.chunks and not columns and not short_rows
     writer.tails = rows_with_tails(kernel, parallel=parallel) & later_reads if tails else set()
     for name, local in kernel.locals.items():
         if name in later_reads and local.is_row:
             _declare_row(writer, name, local)
     if columns:
         column_printer(writer, later_reads, parallel=parallel and not outer).write()
-    for section in () if columns else kernel.sections:
+    for section in kernel.sections if short_rows else ():
+        ShortRowPrinter(writer, section, later_reads, parallel=False).write()
+    for section in () if columns or short_rows else kernel.sections:
         over_section = parallel and not kernel.outer and not any(m.reduce_axes for m in section.members)
         _printer_of(writer, section, parallel=over_section)(writer, section, later_reads, parallel=over_section).write()
-    writer.close(len(outer))
+    writer.close(len(outer) + short_rows)
 
 
 def _printer_of(writer: KernelWriter, section: Section, *, parallel: bool) -> type[SectionPrinter]:
