@@ -22,6 +22,15 @@ def test_the_function_gives_what_evaluate_gives(env):
             assert function(*values) == evaluate(e, {a: values[0], b: values[1]})
 
 
+def test_divisions_by_a_constant(env):
+    a, b = env.create_symbol(6, "a"), env.create_symbol(3, "b", size=False)
+    for e in ((a + 1) % 5, (b - 7) // 2, a % -3 + b // -4):
+        function = python_function(e, [a, b])
+        assert function is not None
+        for values in ((6, 3), (2, -5), (4, 100)):
+            assert function(*values) == evaluate(e, {a: values[0], b: values[1]})
+
+
 def test_floats(env):
     a, x = env.create_symbol(6, "a"), env.create_float(0.5, "x")
     e = float_fn("fadd", float_fn("fmul", x, 3.0), float_fn("float", a))

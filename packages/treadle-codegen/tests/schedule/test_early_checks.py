@@ -95,6 +95,59 @@ def test_positions_that_are_computed_late_are_checked_late():
     assert torch.equal(a, before[0]) and torch.equal(b, before[1])
 
 
+def add_and_sample(
+    wide: torch.Tensor, narrow: torch.Tensor, row: torch.Tensor, order: torch.Tensor, at: torch.Tensor
+) -> list[torch.Tensor]:
+    """A replay buffer: a row is stored in each table, then rows are read at random positions and at those that an operator finds."""
+    stored = [wide.select_scatter(row, 0, 3), narrow.select_scatter(row[:1], 0, 3)]
+    drawn = torch.randint(0, 500, (5,))
+    return [*stored, stored[0][drawn], stored[1][drawn], stored[0][order.sort().indices], stored[1][at]]
+
+
+def test_what_may_raise_and_needs_no_update_comes_first():
+    from torch.fx.experimental.proxy_tensor import make_fx
+
+    torch.manual_seed(0)
+    wide, narrow, row = torch.randn(500, 8), torch.randn(500, 1), torch.randn(8)
+    order, at = torch.randn(5), torch.arange(5)
+    tensors = [wide, narrow, row, order, at]
+    gm = make_fx(add_and_sample, tracing_mode="fake")(*tensors)
+    for k, result in enumerate(gm.graph.output_node().args[0][:2]):
+        result.meta["mutates"] = k
+    graph = compile_graph(gm, tensors, options=CodegenOptions(verify=True))
+    torch.manual_seed(1)
+    expected = add_and_sample(*tensors)
+    torch.manual_seed(1)
+    results = graph(*tensors)
+    assert results[0] is wide and results[1] is narrow
+    torch.testing.assert_close([*results], expected)
+    before = wide.clone(), narrow.clone()
+    with pytest.raises(IndexError):
+        graph(wide, narrow, -row, order, at + 496)
+    assert torch.equal(wide, before[0]) and torch.equal(narrow, before[1])
+
+
+def test_a_call_that_needs_an_update_stays_behind_it():
+    from torch.fx.experimental.proxy_tensor import make_fx
+
+    def function(table: torch.Tensor, row: torch.Tensor) -> list[torch.Tensor]:
+        stored = table.select_scatter(row, 0, 3)
+        return [stored, torch.linalg.inv(stored[:8]), row.sort().values]
+
+    tensors = [torch.randn(500, 8), torch.randn(8)]
+    gm = make_fx(function, tracing_mode="fake")(*tensors)
+    gm.graph.output_node().args[0][0].meta["mutates"] = 0
+    graph = compile_graph(gm, tensors, options=CodegenOptions(verify=True))
+    before = tensors[0].clone()
+    expected = function(*tensors)
+    torch.testing.assert_close([*graph(*tensors)], expected)
+    tensors[0].copy_(before)
+    tensors[0][:8] = 0
+    with pytest.raises(RuntimeError, match="singular"):
+        graph(tensors[0], torch.zeros(8))
+    assert torch.equal(tensors[0][3], torch.zeros(8)) and torch.equal(tensors[0][8:], before[8:])
+
+
 def test_the_text_of_a_check_is_read_again():
     text = """\
 program inputs p outputs view(q, [8], [1], 0)

@@ -12,7 +12,9 @@ from treadle_shapes.nodes import Node, children
 from treadle_shapes.printers import to_python
 
 # Python computes a fraction or a huge integer here, or raises exceptions of its own.
-_UNLIKE_PYTHON = frozenset({"pow", "shl", "shr", "floordiv", "mod"})
+_UNLIKE_PYTHON = frozenset({"pow", "shl", "shr"})
+# Python raises an exception of its own where the divisor is 0.
+_DIVISIONS = frozenset({"floordiv", "mod"})
 
 
 def python_function(e: Node, symbols: Sequence[Node]) -> Callable[..., Any] | None:
@@ -20,7 +22,7 @@ def python_function(e: Node, symbols: Sequence[Node]) -> Callable[..., Any] | No
 
     s0 * 4 + s1          lambda v0, v1: 4*v0 + v1
     """
-    if any(op in _UNLIKE_PYTHON for op in _operations(e)):
+    if any(map(_is_unlike_python, _parts(e))):
         return None
     names = {s: f"v{index}" for index, s in enumerate(symbols)}
     try:
@@ -29,16 +31,22 @@ def python_function(e: Node, symbols: Sequence[Node]) -> Callable[..., Any] | No
         return None  # the text is too long, or nested deeper than Python's parser allows
 
 
-def _operations(e: Node) -> set[str]:
-    found: set[str] = set()
+def _is_unlike_python(e: Node) -> bool:
+    op = getattr(e, "op", "")
+    if op in _DIVISIONS:
+        divisor = e.args[1]  # type: ignore[attr-defined]
+        return not isinstance(divisor, int) or divisor == 0
+    return op in _UNLIKE_PYTHON
+
+
+def _parts(e: Node) -> set[Node]:
+    """The expression and all that it is computed from."""
     seen, stack = {e}, [e]
     while stack:
-        node = stack.pop()
-        found.add(getattr(node, "op", ""))
-        below = [child for child in children(node) if child not in seen]
+        below = [child for child in children(stack.pop()) if child not in seen]
         seen.update(below)
         stack += below
-    return found
+    return seen
 
 
 @lru_cache(256)

@@ -6,6 +6,9 @@
 ==> check position; check other; keys[position] = k; ...; values[other] = v      both in the inputs' memory (`schedule.in_place`)
 
 A cache of keys and values for each layer of a model is such a row of updates: large, and written in a few places per call.
+
+Steps that do not need what is written come before the first update, too: a replay buffer gets a row and is sampled at random positions,
+which are drawn, and checked, before the row is stored.
 """
 
 from __future__ import annotations
@@ -35,29 +38,61 @@ def check_positions_early(program: Program, nodes: Sequence[Node]) -> Sequence[N
     wanted = {name for name in program.updates if name not in done and not _is_small(program, name)}
     if not wanted:
         return nodes
-    first = next((k for k, node in enumerate(nodes) if not wanted.isdisjoint(node.writes)), len(nodes))
+    original, nodes = nodes, _updates_last(nodes, wanted)
+    first = _first_update(nodes, wanted)
     known = _written_before(program, nodes, first)
     numbers = frozenset(program.size_symbols)
+    sizes = [product(program.buffers[name].shape) for name in wanted]
+    copied = sum([n for n in sizes if isinstance(n, int)])
     checks: dict[object, Loop] = {}
     later: list[Node] = []
     for node in nodes[first:]:
-        found = _checks_of(node, known)
+        found = _checks_of(node, known, copied)
         if found is not None and not any(step_symbols(loop) - numbers for loop in found):
             for loop in found:
                 checks.setdefault((loop.axes, loop.body), loop)
             later.append(_checked(node))
         else:
             later.append(node)
-    if not checks:
-        return nodes
+    if not checks and nodes is original:
+        return original
     loops = [replace(loop, name=f"check_positions_{k}") for k, loop in enumerate(checks.values())]
     early = [Node(merge_axes(single(loop)), step_reads(loop), set(), fusable=False) for loop in loops]
     result = [*nodes[:first], *early, *later]
     if len(updates_in_place(program, result)) <= len(done):
-        return nodes
+        return original
     for loop in loops:
         program.steps.insert(_place_of(program, loop), loop)
     return result
+
+
+def _first_update(nodes: Sequence[Node], wanted: set[str]) -> int:
+    """The position of the first node that writes one of the outputs."""
+    return next((k for k, node in enumerate(nodes) if not wanted.isdisjoint(node.writes)), len(nodes))
+
+
+def _updates_last(nodes: Sequence[Node], wanted: set[str]) -> Sequence[Node]:
+    """The nodes with those that need no update in front of the first one. Nodes that are no kernels keep their order: some have effects."""
+    first = _first_update(nodes, wanted)
+    early, late = list(nodes[:first]), list[Node]()
+    reads, writes = set[str](), set[str]()  # of the late ones
+    is_call_late = False
+    for node in nodes[first:]:
+        is_call = not isinstance(node.item, Kernel)
+        is_apart = (
+            writes.isdisjoint(node.reads)
+            and writes.isdisjoint(node.writes)
+            and reads.isdisjoint(node.writes)
+            and wanted.isdisjoint(node.writes)
+        )
+        if is_apart and not (is_call and is_call_late):
+            early.append(node)
+            continue
+        late.append(node)
+        reads |= node.reads
+        writes |= node.writes
+        is_call_late = is_call_late or is_call
+    return nodes if len(early) == first else [*early, *late]
 
 
 def _is_small(program: Program, name: str) -> bool:
@@ -73,28 +108,31 @@ def _written_before(program: Program, nodes: Sequence[Node], first: int) -> froz
     return frozenset(inputs | early - later)
 
 
-def _checks_of(node: Node, known: frozenset[str]) -> list[Loop] | None:
-    """Loops that check all positions of a node's loops beforehand; None where there is nothing to check, or something is not known."""
+def _checks_of(node: Node, known: frozenset[str], copied: int) -> list[Loop] | None:
+    """Loops that check all positions of a node's loops beforehand; None where there is nothing to check, or something is not known.
+
+    copied: how many elements are copied where the updates are not in place.
+    """
     if not isinstance(node.item, Kernel) or not any(map(checks_positions, node.item.loops)):
         return None
     found: list[Loop] = []
     for loop in node.item.loops:
         positions = positions_to_check(loop, axis_ranges((*loop.axes, *loop.reduce_axes)))
         checks = [_check(loop, k, size, known) for k, size in positions]
-        if not _are_few(loop, checks):
+        if not _are_few(loop, checks, copied):
             return None
         found += [check for check in checks if check is not None]
     return found
 
 
-def _are_few(loop: Loop, checks: Iterable[Loop | None]) -> bool:
-    """Whether all positions can be checked beforehand by reading less than the loop itself reads and writes."""
+def _are_few(loop: Loop, checks: Iterable[Loop | None], copied: int) -> bool:
+    """Whether all positions can be checked beforehand by reading less than the loop itself reads and writes, or than is copied else."""
     points = product([axis.extent for axis in (*loop.axes, *loop.reduce_axes)])
     for check in checks:
         if check is None:
             return False
         own = product([axis.extent for axis in check.axes])
-        few = 4 * own <= points if isinstance(own, int) and isinstance(points, int) else False
+        few = isinstance(own, int) and (4 * own <= copied or (isinstance(points, int) and 4 * own <= points))
         if not few and len(check.axes) >= len(loop.axes) + len(loop.reduce_axes) > 0:
             return False
     return True
