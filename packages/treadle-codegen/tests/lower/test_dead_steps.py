@@ -82,3 +82,34 @@ def test_effects_and_randomness() -> None:
 def test_a_program_without_dead_steps_stays_as_it_is() -> None:
     program = remove_dead_steps(parse_program(TEXT))
     assert format_program(remove_dead_steps(program)) == format_program(program)
+
+
+DECOMPOSED = """\
+program inputs x outputs view(sums, [4], [1], 0)
+input x : float32 [4, 4] strides [4, 1] offset 0
+temp values : float32 [4] strides [1] offset 0
+temp vectors : float32 [4, 4] strides [1, 4] offset 0
+temp left : float32 [4, 4] strides [1, 4] offset 0
+temp singular : float32 [4] strides [1] offset 0
+temp right : float32 [4, 4] strides [1, 4] offset 0
+output sums : float32 [4] strides [1] offset 0
+extern eigen aten._linalg_eigh.default (view(x, [4, 4], [4, 1], 0), 'U') {} -> values, vectors origins a
+extern svd aten._linalg_svd.default (view(x, [4, 4], [4, 1], 0), False, True) {} -> left, singular, right origins b
+loop last [i0:4] reduce [] origins c
+  %0 = load values[i0] : float32
+  %1 = load singular[i0] : float32
+  %2 = add %0 %1 : float32
+  %3 = store sums[i0] %2 : float32
+"""
+
+
+def test_vectors_that_nobody_reads_are_not_asked_for() -> None:
+    eigen, svd, _ = remove_dead_steps(parse_program(DECOMPOSED)).steps
+    assert eigen.outputs == ("values", "") and eigen.kwargs == {"compute_v": False}  # type: ignore[union-attr]
+    assert svd.outputs == ("", "singular", "") and svd.args[1:] == (False, False)  # type: ignore[union-attr]
+
+
+def test_vectors_that_something_reads_stay() -> None:
+    text = DECOMPOSED.replace("load values[i0]", "load vectors[i0]").replace("load singular[i0]", "load right[i0]")
+    eigen, svd, _ = remove_dead_steps(parse_program(text)).steps
+    assert eigen.kwargs == {} and svd.args[1:] == (False, True)  # type: ignore[union-attr]

@@ -3,6 +3,8 @@
     before   loop a -> x;  loop b -> y;  return x
     after    loop a -> x;  return x
 
+Results that an operator need not compute are no longer asked for: eigenvectors, where only the eigenvalues are read.
+
 Random operators are kept: leaving one out would change what the following ones draw. So are checks, what may raise (reads
 at positions that are data, and operators named so), and operators that define a symbol which something kept mentions.
 """
@@ -89,6 +91,20 @@ def is_random(step: Step) -> bool:
     return record is not None and record.is_random
 
 
+def _without_optional_results(step: Extern) -> Extern:
+    """The call without results that it need not compute and that nobody reads."""
+    record = operator_record(step.op)
+    if record is None or record.optional_results is None or step.out_variant:
+        return step
+    argument, results = record.optional_results
+    if any(step.outputs[k] for k in results):
+        return step
+    position = [a.name for a in step.op._schema.arguments].index(argument)
+    args = tuple([False if k == position else value for k, value in enumerate(step.args)])
+    kwargs = step.kwargs if position < len(args) else {**step.kwargs, argument: False}
+    return replace(step, args=args, kwargs=kwargs)
+
+
 def remove_dead_steps(program: Program, kept_names: Collection[str] = ()) -> Program:
     """The program without dead steps and unused buffers; dead results of live externs become "".
 
@@ -115,6 +131,7 @@ def remove_dead_steps(program: Program, kept_names: Collection[str] = ()) -> Pro
     for step in kept:
         if isinstance(step, Extern) and any(name and name not in needed for name in step.outputs):
             step = replace(step, outputs=tuple(name if name in needed else "" for name in step.outputs))
+            step = _without_optional_results(step)
         steps.append(step)
     buffers = {name: b for name, b in program.buffers.items() if name in live or b.kind is BufferKind.OUTPUT}
     constants = {name: t for name, t in program.constants.items() if name in buffers}

@@ -18,8 +18,21 @@ families(
     kind=Kind.LINALG,
     raises=Raises.BY_VALUE,
 )
-families("_linalg_eigh linalg_eig", kind=Kind.LINALG, raises=Raises.BY_VALUE, derivative_raises=(1,))
-families("_linalg_svd", kind=Kind.LINALG, raises=Raises.BY_VALUE, derivative_raises=(0, 2))
+families("linalg_eig", kind=Kind.LINALG, raises=Raises.BY_VALUE, derivative_raises=(1,))
+families(
+    "_linalg_eigh",
+    kind=Kind.LINALG,
+    raises=Raises.BY_VALUE,
+    derivative_raises=(1,),
+    optional_results=("compute_v", (1,)),
+)
+families(
+    "_linalg_svd",
+    kind=Kind.LINALG,
+    raises=Raises.BY_VALUE,
+    derivative_raises=(0, 2),
+    optional_results=("compute_uv", (0, 2)),
+)
 # Composites of those above.
 families(
     """

@@ -160,6 +160,9 @@ class Operator:
     #: results whose derivatives, where they are complex, raise for some gradients: a loss must not depend on the phase of an eigenvector.
     #: PyTorch looks at the elements, not at those of fake tensors (`linalg_eig_backward`, torch/csrc/autograd/FunctionsManual.cpp)
     derivative_raises: tuple[int, ...] = ()
+    #: (argument, results): without these results, which nobody reads, the argument may be False and the call takes less time. Composites of
+    #: eigenvalues and singular values ask for vectors wherever they are called with a subclass of Tensor, as fake tensors are
+    optional_results: tuple[str, tuple[int, ...]] | None = None
 
     # -- layout and shape
 
