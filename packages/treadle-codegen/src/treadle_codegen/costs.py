@@ -26,6 +26,10 @@ class Costs:
     max_row: a row with more elements is not passed from one section of a kernel to the next.
     reordered_row: a loop takes its axes in another order to share a kernel with a reduction over at most so many elements; 0: never.
     held_row: a kernel reads a row of up to this many elements once, however many reductions and results need it; 0: as often as they do.
+    moments_across: whether rows that lie across each other in memory, as the groups of channels-last images do, have their moments computed
+        of those of single columns.
+    tiled_points: a loop over at least so many points that reads across the axis that it writes along stands alone, so that it walks memory
+        in tiles; 0: never.
     min_parallel: with several workers, a kernel should have at least so many shared outer points, ...
     max_serial: ... unless one worker has at most so many points to compute.
     select_in_cat: at most so many tensors are concatenated by choosing for each element, in the expression that reads the result.
@@ -53,6 +57,8 @@ class Costs:
     max_row: int = 1 << 16
     reordered_row: int = 0
     held_row: int = 0
+    moments_across: bool = False
+    tiled_points: int = 0
     min_parallel: int = 2
     max_serial: int = 1 << 14
     select_in_cat: int = 0

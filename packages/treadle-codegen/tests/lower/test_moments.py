@@ -16,7 +16,7 @@ from treadle_codegen.ir.loops import Loop, Program
 from treadle_codegen.ir.ops import BUFFER_DTYPES
 from treadle_codegen.ir.verify import verify
 from treadle_codegen.lower import lower_graph
-from treadle_codegen.schedule.access import loop_reads
+from treadle_codegen.schedule.access import loop_reads, step_along
 
 COSTS = Costs(split_work=8, min_parallel=8, held_row=16, max_row=64)
 
@@ -65,6 +65,35 @@ def test_chunks_are_read_by_loops_over_the_same_chunks() -> None:
 def test_short_rows_and_odd_lengths_stay_whole(shape: tuple[int, ...]) -> None:
     for loop in reductions_of_input(lowered(lambda x: x.var(1), torch.randn(shape))):
         assert [a.extent for a in loop.axes] == [shape[0]]
+
+
+@pytest.mark.parametrize("groups", [1, 2, 4, 8])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
+def test_groups_of_channels_last_are_read_along_memory(groups: int, dtype: torch.dtype) -> None:
+    x = (torch.randn(3, 8, 5, 7) * 2 + 10).to(dtype).contiguous(memory_format=torch.channels_last)
+    weight, bias = torch.randn(8).to(dtype), torch.randn(8).to(dtype)
+
+    def norm(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
+        return F.group_norm(x, groups, weight, bias)
+
+    tensors = [x, weight, bias]
+    graph = capture(norm, tensors)
+    program = lower_graph(graph, costs=Costs(moments_across=True), dtypes=frozenset(BUFFER_DTYPES))
+    assert verify(program) == []
+    read = [loop for loop in program.steps if isinstance(loop, Loop) and loop.reduce_axes]
+    for loop in [loop for loop in read if program.inputs[0] in {access.buffer for access in loop_reads(loop)}]:
+        (access,) = [access for access in loop_reads(loop) if access.buffer == program.inputs[0]]
+        assert step_along(access.index, loop.axes[-1]) == 1
+    (found,) = interpret(program, tensors)
+    tolerance = 2e-2 if dtype is torch.bfloat16 else 1e-5
+    torch.testing.assert_close(found.double(), norm(*[t.double() for t in tensors]), rtol=tolerance, atol=4 * tolerance)
+
+
+def test_rows_that_lie_along_memory_stay_whole() -> None:
+    x = torch.randn(3, 8, 5, 7)
+    for norm in (lambda x: F.layer_norm(x, x.shape[2:]), lambda x: F.group_norm(x, 2), lambda x: x.var((0, 3))):
+        whole, cut = [len(lowered(norm, x, Costs(moments_across=across)).steps) for across in (False, True)]
+        assert whole == cut
 
 
 def test_targets_that_hold_no_rows_do_not_cut_them() -> None:

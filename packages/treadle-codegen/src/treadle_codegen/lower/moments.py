@@ -6,6 +6,8 @@ equal chunks that it can hold, and one read serves both; the moments of the chun
     mean  = sum(mean_k) / parts                         mean_k, square_k: of the chunk k, of n elements
     square = sum(square_k + n * (mean_k - mean) ** 2)
 
+Where rows lie across each other in memory (`lies_across`), the chunks are the columns of a row, so that loops walk along memory.
+
 Chan, Golub and LeVeque, "Updating formulae and a pairwise algorithm for computing sample variances", 1979.
 """
 
@@ -25,6 +27,7 @@ from treadle_codegen.lower.tensor_expr import TensorExpr
 from treadle_codegen.lower.view import reshape
 
 After = Callable[[LoopBuilder, int], int]
+_FEWEST_COLUMNS = 8
 _NEIGHBOURS = 32  # results next to each other in memory that one program computes
 
 
@@ -104,6 +107,8 @@ def chunks_of(lw: Lowering, x: TensorExpr, dims: Sequence[int]) -> Chunks | None
     lengths, others = [x.shape[d] for d in dims], [s for d, s in enumerate(x.shape) if d not in dims]
     length, points = product(lengths), product(others)
     costs = lw.costs
+    if costs.moments_across and lies_across(x, dims):
+        return Chunks(x.shape, tuple(dims[:1]), tuple(dims[1:]))
     if not costs.held_row or not isinstance(length, int) or not isinstance(points, int) or length * points == 0:
         return None
     strides = x.storage.strides if x.storage is not None else (x.layout or contiguous(x.shape))
@@ -115,6 +120,19 @@ def chunks_of(lw: Lowering, x: TensorExpr, dims: Sequence[int]) -> Chunks | None
         return None
     parts = max(needed, min(2 * costs.min_parallel, points * length // costs.split_work) // workers)
     return None if parts < 2 else _cut(x.shape, dims, strides, parts)
+
+
+def lies_across(x: TensorExpr, dims: Sequence[int]) -> bool:
+    """Whether loops over rows of two dimensions would walk across memory: groups of channels, channels last."""
+    if len(dims) != 2 or x.storage is None:
+        return False
+    strides = x.storage.strides
+    slow, fast = dims
+    if strides[slow] != 1 or x.shape[slow] == 1 or x.shape[fast] == 1 or not isinstance(x.shape[slow], int):
+        return False
+    others = [d for d in range(x.dim) if d not in dims and strides[d] == x.shape[slow]]
+    columns = product([x.shape[d] for d in (slow, *others)])
+    return not isinstance(columns, int) or columns >= _FEWEST_COLUMNS
 
 
 def _cut(shape: Shape, dims: Sequence[int], strides: Shape, parts: int) -> Chunks | None:

@@ -13,7 +13,7 @@ from treadle_codegen.ir.ops import FLOATS, Cost, compute_dtype
 from treadle_codegen.lower.context import Lowering
 from treadle_codegen.lower.indexing import as_intlike
 from treadle_codegen.lower.loop_builder import LoopBuilder
-from treadle_codegen.lower.moments import as_float, count_of, moments
+from treadle_codegen.lower.moments import as_float, count_of, lies_across, moments
 from treadle_codegen.lower.reduce import extremum
 from treadle_codegen.lower.registry import lowering
 from treadle_codegen.lower.tensor_expr import TensorExpr, normalize_dim
@@ -142,6 +142,42 @@ def _affine(
     return lw.pointwise(fn, [x, mean, rstd, *present], dtype, shape=x.shape, compute=compute_dtype(dtype), cost=4)
 
 
+def _scaled(
+    lw: Lowering,
+    x: TensorExpr,
+    mean: TensorExpr,
+    rstd: TensorExpr,
+    weight: TensorExpr | None,
+    bias: TensorExpr | None,
+    dtype: torch.dtype,
+) -> TensorExpr:
+    """The same as x * scale + shift, with both stored for each channel: ATen's formula. The loop over x can walk it in any order then."""
+    compute = compute_dtype(dtype)
+    shape = (*x.shape[:-1], 1)
+
+    def scale_of(o: LoopBuilder, r: int, *w: int) -> int:
+        return o.op("mul", r, w[0]) if w else r
+
+    def shift_of(o: LoopBuilder, m: int, s: int, *b: int) -> int:
+        moved = o.op("mul", m, s)
+        return o.op("sub", b[0], moved) if b else o.op("neg", moved)
+
+    scale = lw.pointwise(scale_of, [rstd, *([] if weight is None else [weight])], compute, shape=shape, compute=compute)
+    lw.realize(scale)
+    shift = lw.pointwise(
+        shift_of, [mean, scale, *([] if bias is None else [bias])], compute, shape=shape, compute=compute
+    )
+    lw.realize(shift)
+    return lw.pointwise(
+        lambda o, v, s, t: o.op("add", o.op("mul", v, s), t),
+        [x, scale, shift],
+        dtype,
+        shape=x.shape,
+        compute=compute,
+        cost=2,
+    )
+
+
 @lowering("aten.native_layer_norm.default")
 def native_layer_norm(
     lw: Lowering,
@@ -187,7 +223,8 @@ def native_group_norm(
     def per_channel(p: TensorExpr | None) -> TensorExpr | None:
         return None if p is None else p.view(reshape(p.shape, (1, group, channels // group, 1)))
 
-    result = _affine(lw, grouped, mean, rstd, per_channel(weight), per_channel(bias), out.dtype)
+    affine = _scaled if lw.costs.moments_across and lies_across(grouped, [2, 3]) else _affine
+    result = affine(lw, grouped, mean, rstd, per_channel(weight), per_channel(bias), out.dtype)
     flat = [converted(lw, p.view(reshape(p.shape, (split[0], group))), mean_val.dtype) for p in (mean, rstd)]
     return result.view(reshape(split, x.shape)), flat[0], flat[1]
 

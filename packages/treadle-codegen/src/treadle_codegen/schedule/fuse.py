@@ -18,6 +18,7 @@ from treadle_codegen.schedule.access import accumulates, axes_of, loop_reads, st
 from treadle_codegen.schedule.axis_order import around_reductions
 from treadle_codegen.schedule.kernel import Kernel, join, local_buffer, merge_axes, single
 from treadle_codegen.schedule.order import NOTHING, run_time_order
+from treadle_codegen.schedule.tiled import why_not_with_small
 
 # Producers are looked for so many times as far back as kernels that read the same: the steps of an optimizer come in rounds over all
 # parameters.
@@ -127,6 +128,8 @@ def _join(nodes: _Nodes, loop: Loop, symbols: frozenset[str], limits: _Limits) -
         node = nodes[k]
         vertical = bool(node.writes & reads)
         reason = why_not_candidate(node, limits.max_members) or why_not_move(nodes, k, last_dependency)
+        if reason is None and vertical and isinstance(node.item, Kernel):
+            reason = why_not_with_small(node.item, loop, limits.costs.tiled_points)
         if reason is None:
             assert isinstance(node.item, Kernel)
             joining = around_reductions(node.item, loop, limits.costs.reordered_row) if vertical else loop

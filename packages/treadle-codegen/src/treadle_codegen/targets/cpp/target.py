@@ -72,6 +72,8 @@ CPP = Target(
         max_serial=1 << 14,  # more points than this are worth waking threads for
         overwritten_bytes=1
         << 17,  # less is in the second-level cache, where another walk costs no more than a loop's start
+        moments_across=True,
+        tiled_points=1 << 12,  # fewer are in the first-level cache in whatever order they are read
         scatters_in_order=True,
         vector_products=True,
         small_products=True,
