@@ -83,6 +83,25 @@ def test_positions_that_are_data_are_checked() -> None:
             graph(table, first, torch.cat([second[1:], torch.tensor([wrong])]))
 
 
+def test_positions_that_are_checked_before_are_not_checked_again() -> None:
+    table, row, at = torch.randn(400, 5), torch.randn(5), torch.randint(0, 400, (300,))
+
+    def distances(table: torch.Tensor, row: torch.Tensor, at: torch.Tensor) -> list[torch.Tensor]:
+        stored = table.select_scatter(row, 0, 3)
+        return [stored, (stored[at] - row).pow(2).sum(-1).neg().exp()]
+
+    tensors = [table, row, at]
+    gm = capture(distances, tensors)
+    gm.graph.output_node().args[0][0].meta["mutates"] = 0
+    graph = compile_graph(gm, tensors, options=CodegenOptions(verify=True))
+    expected = distances(*tensors)
+    results = graph(*tensors)
+    assert results[0] is table
+    torch.testing.assert_close([*results], expected)
+    assert is_written_out(graph.kernel_source)
+    assert graph.kernel_source.count("bad |=") == 1
+
+
 def test_rows_that_lie_far_apart_stay_loops() -> None:
     source = source_and_check(lambda x: x[:, :6].softmax(-1), torch.randn(300, 64))
     assert not is_written_out(source)

@@ -74,6 +74,8 @@ class ShortRowPrinter(SectionPrinter):
     """Writes one section of a kernel for which `why_not_short_rows` is None, inside of the loop that `open_rows` has opened."""
 
     def write(self) -> None:
+        self.checks = any(map(checks_positions, self.section.members))
+        self.all_checked = not self.checks
         self._declare()
         for point in itertools.product(*[range(axis.extent) for axis in self.section.axes]):  # type: ignore[arg-type]
             if not point:
