@@ -10,6 +10,8 @@ import torch.nn.functional as F
 
 import treadle
 
+CL = torch.channels_last
+
 DERIVED = {
     "view": lambda x: x[: x.shape[0] // 4 * 4].view(-1, 4),
     "strided": lambda x: x[::4],
@@ -79,3 +81,24 @@ def test_a_view_that_is_not_possible(dynamic):
         reshaped = treadle.compile(lambda x: (x.reshape(-1) + 1, x.flatten(), x.contiguous().view(-1)), dynamic=dynamic)
         for have, want in zip(reshaped(x), (x.reshape(-1) + 1, x.flatten(), x.reshape(-1)), strict=True):
             assert torch.equal(have, want)
+
+
+def test_layouts_behind_attention_over_one_image():
+    """A decoder of images: the transposed result of attention is channels-last, but for the stride of its batch of one."""
+    weight = torch.randn(3, 16, 3, 3)
+
+    def program(tokens, residual):
+        image = tokens.transpose(-1, -2).reshape(residual.shape)
+        image = (image + residual) / 1.0
+        normed = F.silu(F.group_norm(image, 4))
+        decoded = F.conv2d(normed, weight, padding=1)
+        scaled = F.batch_norm(image, torch.zeros(16), torch.ones(16))
+        return image, normed, decoded, scaled, decoded.view(1, -1), F.group_norm(residual.to(memory_format=CL), 4)
+
+    compiled = treadle.compile(program)
+    for height, width in ((8, 8), (8, 12), (16, 24), (4, 6)):
+        given = torch.randn(1, height * width, 16), torch.randn(1, 16, height, width)
+        for have, want in zip(compiled(*given), program(*given), strict=True):
+            assert have.stride() == want.stride()
+            torch.testing.assert_close(have, want)
+    assert not treadle.stats().breaks

@@ -236,3 +236,37 @@ def test_nearest_neighbours_of_no_images_are_those_of_eager_under_symbolic_sizes
     values = {symbol: n for n, symbol in enumerate(symbols, 4)}
     assert [evaluate(expr_of(n), values) for n in result.shape] == list(expected.shape)
     assert [evaluate(expr_of(n), values) for n in result.stride()] == list(expected.stride())
+
+
+ONE_IMAGE = [
+    ((1, 16, 8, 8), (16, 1, 128, 16)),  # what attention leaves: channels-last, but for the batch dimension
+    ((1, 16, 8, 8), (1024, 1, 128, 16)),
+    ((1, 4, 4, 4, 4), (4, 1, 64, 16, 4)),
+    ((2, 1, 8, 8), (64, 1, 8, 1)),
+    ((2, 3, 1, 1), (3, 1, 3, 3)),
+    ((3, 1, 4), (1, 1, 3)),
+    ((1, 3), (1, 1)),
+]
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x: x + 1,
+        lambda x: 1 - x,
+        lambda x: torch.sub(x, 2, alpha=3),
+        lambda x: x * 2,
+        lambda x: x / 2,
+        lambda x: x > 0,
+        lambda x: x.int() == 1,
+        lambda x: x % 2,
+        lambda x: torch.fmod(x, 2),
+    ],
+)
+@pytest.mark.parametrize(("sizes", "strides"), ONE_IMAGE)
+def test_layouts_beside_numbers(function, sizes, strides):
+    x = torch.zeros(2000).as_strided(sizes, strides)
+    expected = function(x)
+    with fake_mode() as mode:
+        result = function(fake_like(mode, x))
+    assert (result.shape, result.stride(), result.dtype) == (expected.shape, expected.stride(), expected.dtype)

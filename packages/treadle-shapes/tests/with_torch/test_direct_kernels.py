@@ -165,3 +165,34 @@ def test_casts_of_symbolic_numbers_are_tensors(dtype):
     with mode:
         made = aten._to_copy.default(x.shape[0], dtype=dtype)
     assert metadata([made]) == metadata([torch.tensor(5, dtype=dtype)])
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize(
+    "norm",
+    [
+        lambda x: torch.group_norm(x, 1),
+        lambda x: torch.native_batch_norm(x, None, None, None, None, True, 0.1, 1e-5),
+        lambda x: torch.batch_norm(
+            x, None, None, x.new_zeros(x.shape[1]), x.new_ones(x.shape[1]), False, 0.1, 1e-5, False
+        ),
+    ],
+)
+@pytest.mark.parametrize(
+    ("sizes", "strides"),
+    [
+        ((1, 16, 8, 8), (16, 1, 128, 16)),
+        ((1, 16, 8, 8), (1024, 1, 128, 16)),
+        ((1, 4, 4, 4, 4), (4, 1, 64, 16, 4)),
+        ((2, 1, 8, 8), (64, 1, 8, 1)),
+        ((2, 16, 8, 8), (1024, 1, 128, 16)),
+        ((2, 16, 4, 4), (1, 2, 128, 32)),
+    ],
+)
+def test_layouts_of_norms_of_images(sizes, strides, norm, dtype):
+    x = torch.zeros(2048, dtype=dtype).as_strided(sizes, strides)
+    expected = norm(x)
+    with fake_mode() as mode:
+        result = norm(fake_like(mode, x))
+    for have, want in zip(*(r if isinstance(r, tuple) else (r,) for r in (result, expected)), strict=True):
+        assert (have.shape, have.stride(), have.dtype) == (want.shape, want.stride(), want.dtype)

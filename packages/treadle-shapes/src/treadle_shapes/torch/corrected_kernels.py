@@ -16,6 +16,9 @@
 
 - nearest neighbours of no images: PyTorch's fake kernels hand a size to `torch._check`, which takes truth values alone, where the batch is
   empty and the sizes are symbolic (torch 2.11 to 2.13).
+- layouts beside numbers: the result of `x + 1` has the strides of an iteration over tensors of different shapes in eager, since the number
+  is a tensor without dimensions (aten/src/ATen/TensorIterator.cpp, fast_set_up). PyTorch's fake kernels leave the number out, and take
+  `torch.empty_strided((1, 3, 4, 4), (3, 1, 12, 3))` for channels-last, which it is but for the stride of the size of 1 (2.11 to 2.13).
 - gradients of resampling: PyTorch has fake kernels in C++ for most of them, which take no symbolic sizes (torch 2.11 to 2.13).
 
 `batch_norm` and `recurrent_layers` correct decompositions, not fake kernels. `patches` installs them.
@@ -29,7 +32,11 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-from torch._prims_common import suggest_memory_format
+from torch._prims_common import (
+    compute_elementwise_output_strides,
+    make_contiguous_strides_for,
+    suggest_memory_format,
+)
 from torch._subclasses import fake_impls
 
 from treadle_shapes.logic import Eq, Lt
@@ -281,6 +288,24 @@ def _ctc_loss_backward(
         return log_probs.new_empty(log_probs.shape)
 
 
+# -- numbers -------------------------------------------------------------------------------------------------------------
+
+
+def _beside_number(mode: Any, func: Any, *args: Any, **kwargs: Any) -> Any:
+    """The result for one tensor with a size of 1 whose strides are not those of a row-major tensor. PyTorch answers all other calls."""
+    tensors = [arg for arg in args if isinstance(arg, torch.Tensor)]
+    if len(tensors) != 1 or len(args) != 2 or 1 not in tensors[0].shape or not _is_static(tensors[0]):
+        return NotImplemented
+    x = tensors[0]
+    if x.layout is not torch.strided or x.stride() == make_contiguous_strides_for(x.shape):
+        return NotImplemented
+    with mode:
+        row_major = torch.empty(x.shape, dtype=x.dtype, device=x.device)
+        result = func(*[row_major if arg is x else arg for arg in args], **kwargs)
+        strides = compute_elementwise_output_strides(x, x.new_empty(()).expand(x.shape))
+        return torch.empty_strided(result.shape, strides, dtype=result.dtype, device=result.device)
+
+
 # -- resampling ----------------------------------------------------------------------------------------------------------
 
 
@@ -350,6 +375,7 @@ def kernels() -> dict[Any, Callable[..., Any]]:
     found |= dict.fromkeys(corrected_by("packed sequences"), _packed_sequence)
     found |= dict.fromkeys(corrected_by("connectionist losses"), _ctc_loss)
     found |= dict.fromkeys(corrected_by("gradients of connectionist losses"), _ctc_loss_backward)
+    found |= dict.fromkeys(corrected_by("layouts beside numbers"), _beside_number)
     found |= dict.fromkeys(corrected_by("nearest neighbours of no images"), _nearest_neighbours)
     found |= dict.fromkeys(corrected_by("gradients of resampling"), _resampling_gradient)
     found |= dict.fromkeys(corrected_by("formats of resampling gradients"), _formatted_resampling_gradient)

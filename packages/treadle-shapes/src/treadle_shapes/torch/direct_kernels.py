@@ -2,7 +2,11 @@
 
 PyTorch's fake tensors decompose a batch norm (torch/_decomp/decompositions.py, native_batch_norm_helper). That takes about 25 dispatches,
 5 ms, and gives a transposed input's layout to the result, where eager's result is always row-major or channels-last
-(aten/src/ATen/native/Normalization.cpp, batch_norm_cpu: `empty_like` with the suggested memory format).
+(aten/src/ATen/native/Normalization.cpp, batch_norm_cpu, suggest_memory_format_contig).
+
+The result of a group norm of images is row-major or channels-last in eager, too (aten/src/ATen/native/group_norm.cpp,
+native_group_norm: the suggested memory format). PyTorch's decomposition gives the batch dimension of one channels-last image the stride of
+a pixel (torch/_refs/__init__.py, native_group_norm, torch 2.11 to 2.13), which operators behind it do not take for channels-last.
 
 The gradients of a layer norm are contiguous in eager (aten/src/ATen/native/layer_norm.cpp, layer_norm_backward_cpu, and
 cuda/layer_norm_kernel.cu). PyTorch's decomposition keeps the strides of the gradient that it is given (torch 2.11 to 2.13).
@@ -24,12 +28,14 @@ from typing import Any
 
 import torch
 from torch._decomp import decomposition_table
+from torch._prims_common import is_contiguous_for_memory_format_or_false, is_contiguous_or_false
 from torch._subclasses.fake_tensor import FakeTensor
 
 from treadle_shapes.torch import constants
 
 aten = torch.ops.aten
 _LOW_FLOATS = (torch.float16, torch.bfloat16)
+_CHANNELS_LAST = {4: torch.channels_last, 5: torch.channels_last_3d}
 _SYMBOLIC_NUMBERS = (torch.SymInt, torch.SymFloat, torch.SymBool)
 
 
@@ -44,7 +50,15 @@ def _is_plain(x: Any, parameters: tuple[Any, ...]) -> bool:
 
 
 def _result(x: torch.Tensor) -> torch.Tensor:
-    return torch.empty_like(x, memory_format=torch._prims_common.suggest_memory_format(x))
+    """The result of a batch norm. Where a size is 1, channels-last is what `is_contiguous` says, which does not look at its stride."""
+    layout = torch._prims_common.suggest_memory_format(x)
+    if x.dim() in _CHANNELS_LAST and any(type(n) is int and n == 1 for n in x.shape):
+        channels_last = _CHANNELS_LAST[x.dim()]
+        is_last = not is_contiguous_or_false(x) and is_contiguous_for_memory_format_or_false(
+            x, memory_format=channels_last
+        )
+        layout = channels_last if is_last else torch.contiguous_format
+    return torch.empty_like(x, memory_format=layout)
 
 
 def _inference(mode: Any, x: Any, weight: Any, bias: Any, mean: Any, var: Any, momentum: float, eps: float) -> Any:
@@ -170,6 +184,19 @@ def _layer_norm_gradients(
         )
 
 
+def _group_norm(
+    mode: Any, x: Any, weight: Any, bias: Any, images: Any, channels: Any, pixels: Any, groups: int, eps: float
+) -> Any:
+    """Return (result, mean, deviation) of images on the CPU. PyTorch's decomposition answers for all else, and refuses wrong groups."""
+    if x.dim() not in _CHANNELS_LAST or not _is_plain(x, (weight, bias)) or channels % groups:
+        return NotImplemented
+    if any(p is not None and p.dtype != x.dtype for p in (weight, bias)):
+        return NotImplemented
+    with mode:
+        layout = torch._prims_common.suggest_memory_format(x)
+        return torch.empty_like(x, memory_format=layout), *(x.new_empty((images, groups)) for _ in range(2))
+
+
 def _cast(mode: Any, x: Any, *, dtype: Any = None, **options: Any) -> Any:
     if not isinstance(x, _SYMBOLIC_NUMBERS) or dtype is None:
         return NotImplemented
@@ -184,6 +211,7 @@ KERNELS: dict[Any, Callable[..., Any]] = {
     aten._native_batch_norm_legit_functional.default: _functional,
     aten._native_batch_norm_legit.no_stats: _without_statistics,
     aten._batch_norm_with_update_functional.default: _with_update,
+    aten.native_group_norm.default: _group_norm,
     aten.mm.default: _check_one_dtype,
     aten.addmm.default: _check_one_dtype,
     aten.mv.default: _check_one_dtype,

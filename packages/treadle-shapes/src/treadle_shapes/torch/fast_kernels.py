@@ -1,4 +1,4 @@
-"""Fake kernels of views and layer norms that compute symbolic sizes and strides directly. Needs torch.
+"""Fake kernels of views, layer norms and arithmetic with numbers that compute symbolic sizes and strides directly. Needs torch.
 
 PyTorch's fake tensors decompose these operators when sizes are symbolic (`torch/_subclasses/fake_tensor.py`, `_dispatch_impl`): an
 `unsqueeze` becomes four dispatches. Here one layout function computes the result. It answers only where that takes no decision about
@@ -12,12 +12,13 @@ from typing import Any
 
 import torch
 from torch._decomp import decomposition_table
+from torch._prims_common import is_contiguous_for_memory_format_or_false
 from torch._subclasses import fake_impls
 from torch._subclasses.fake_tensor import in_kernel_invocation_manager
 
 from treadle_shapes.layouts import Layout, all_same, is_dense
 from treadle_shapes.torch import corrected_kernels
-from treadle_shapes.torch.operators.declare import DECLARED, families_with
+from treadle_shapes.torch.operators.declare import DECLARED, corrected_by, families_with
 from treadle_shapes.torch.ours import TreadleShapeEnv, env_of, raw_expr
 
 aten = torch.ops.aten
@@ -107,6 +108,30 @@ def _is_plain_norm(t: torch.Tensor, shape: Any, weight: torch.Tensor | None, bia
     return is_dense(layout) and all_same(layout.sizes[-len(sizes) :], sizes)
 
 
+def _beside_number(pytorch: Callable[..., Any]) -> Callable[..., Any]:
+    """Return the kernel of an arithmetic operator. See `corrected_kernels`, "layouts beside numbers"."""
+
+    def fast(mode: Any, *args: Any, **kwargs: Any) -> Any:
+        tensors = [arg for arg in args if isinstance(arg, torch.Tensor)]
+        result = pytorch(mode, *args, **kwargs)
+        if len(tensors) != 1 or not _is_one_image(tensors[0]):
+            return result
+        with mode:
+            return torch.empty_strided(result.shape, tensors[0].stride(), dtype=result.dtype, device=result.device)
+
+    return fast
+
+
+def _is_one_image(x: torch.Tensor) -> bool:
+    """Whether it is channels-last, but for the stride of its batch dimension of 1, which is that of a pixel."""
+    if x.dim() not in (4, 5) or any(type(n) is not int for n in (*x.shape[:2], *x.stride()[:2])):
+        return False
+    if x.shape[0] != 1 or x.stride()[:2] != (x.shape[1], 1):
+        return False
+    channels_last = torch.channels_last if x.dim() == 4 else torch.channels_last_3d
+    return is_contiguous_for_memory_format_or_false(x, memory_format=channels_last)
+
+
 def _view_functions() -> dict[Any, Callable[..., Layout | None]]:
     """Return overload -> layout function, for all views that have one."""
     return {
@@ -121,4 +146,6 @@ def kernels() -> dict[Any, Callable[..., Any]]:
     """Return overload -> kernel(mode, *args, **kwargs), for a `TreadleFakeMode` and arguments with symbolic sizes."""
     found = {func: _as_view(func, formula) for func, formula in _view_functions().items()}
     found[aten.native_layer_norm.default] = _layer_norm()
+    theirs = fake_impls.get_fast_op_impls()
+    found |= {op: _beside_number(theirs[op]) for op in corrected_by("layouts beside numbers") if op in theirs}
     return found

@@ -25,12 +25,17 @@ _QUOTIENT = sf.binary(sf.float_type)
 _BITS = sf.binary(sf.bit_type)
 _BITS_REFLECTED = sf.binary(sf.bit_type, reflects=True)
 _SUM = (("self", "other"),)
+_BESIDE_NUMBER = {"fake_correction": "layouts beside numbers"}
+_NUMBERS = dict.fromkeys(
+    ("Tensor", "Scalar"), _BESIDE_NUMBER
+)  # of a binary operator, whose second operand may be a number
 
 family(
     "add",
     kind=Kind.POINTWISE,
     linear_in=_SUM,
     held_by_result=("alpha",),
+    overloads=_NUMBERS,
     shape_functions={**dict.fromkeys(("add", torch.add), _ARITHMETIC), operator.add: _ARITHMETIC_REFLECTED},
 )
 family(
@@ -38,13 +43,15 @@ family(
     kind=Kind.POINTWISE,
     linear_in=_SUM,
     held_by_result=("alpha",),
+    overloads=_NUMBERS,
     shape_functions={**dict.fromkeys(("sub", torch.sub), _ARITHMETIC), operator.sub: _ARITHMETIC_REFLECTED},
 )
-family("rsub", kind=Kind.POINTWISE, held_by_result=("alpha",), linear_in=_SUM)
+family("rsub", kind=Kind.POINTWISE, held_by_result=("alpha",), linear_in=_SUM, overloads=_NUMBERS)
 family(
     "mul",
     kind=Kind.POINTWISE,
     linear_in=(("self",), ("other",)),
+    overloads=_NUMBERS,
     shape_functions={**dict.fromkeys(("mul", torch.mul), _ARITHMETIC), operator.mul: _ARITHMETIC_REFLECTED},
 )
 family(
@@ -52,13 +59,14 @@ family(
     kind=Kind.POINTWISE,
     also="true_divide divide",
     raises=Raises.BY_ZERO_DIVISOR,
-    overloads={name: {"linear_in": (("self",),)} for name in ("Tensor", "Scalar")},  # the others round
+    overloads={name: {"linear_in": (("self",),), **_BESIDE_NUMBER} for name in _NUMBERS},  # the others round
     shape_functions={
         **dict.fromkeys(("div", "true_divide", torch.div, torch.true_divide), _QUOTIENT),
         operator.truediv: sf.binary(sf.float_type, reflects=True),
     },
 )
-families("floor_divide remainder fmod", kind=Kind.POINTWISE, raises=Raises.BY_ZERO_DIVISOR)
+family("floor_divide", kind=Kind.POINTWISE, raises=Raises.BY_ZERO_DIVISOR)
+families("remainder fmod", kind=Kind.POINTWISE, raises=Raises.BY_ZERO_DIVISOR, overloads=_NUMBERS)
 family(
     "pow",
     kind=Kind.POINTWISE,
@@ -81,6 +89,7 @@ for _name in ("eq", "ne", "lt", "le", "gt", "ge"):
         _name,
         kind=Kind.POINTWISE,
         is_speculatable=True,
+        overloads=_NUMBERS,
         shape_functions={
             **dict.fromkeys((_name, getattr(torch, _name)), sf.binary(lambda dtype: torch.bool)),
             getattr(operator, _name): sf.binary(lambda dtype: torch.bool, reflects=True),
