@@ -48,6 +48,7 @@ from .skips import Skip, SkipKind
 from .source import LocalSource
 from .trace.root import program_of, trace_frame
 from .values.finalizers import MadeWithFinalizer
+from .values.random_numbers import is_foreseen
 from .values.shadows import retire_shadows
 
 if TYPE_CHECKING:
@@ -62,7 +63,7 @@ _TELL_OBJECTS = ("weak-reference", "identity-of-made", "frame-read")
 _MOST_LEFT = 2
 # After so many calls in which lazy modules have made their parameters, such calls break the graph.
 _MOST_INITIALISED = 8
-# So many traces of a code object foresee random numbers. Where calls keep deciding differently on them, each needs a trace.
+# So many traces of a code object decide on random numbers that they foresee. Where calls keep deciding differently, each needs a trace.
 _MOST_FORESEEN = 4
 # After so many traces in which no tensor was computed, a code object is left alone for good.
 _EMPTY_TRACES = 4
@@ -428,7 +429,7 @@ class Compilation:
             entry = with_accepted_sizes(entry)
         if plan.leaving is not None and self.options.dynamic is not False:
             self.inherited = inherited_changes(plan.leaving, result, self.state.dynamic)
-        self.state.foreseen += any(getattr(function, "is_foreseen", False) for function, _ in result.mutations.outputs)
+        self.state.foreseen += result.guards.decides_on(result.env, is_foreseen)
         self.observer.on_entry(entry)
         return entry
 

@@ -52,3 +52,21 @@ def test_numbers_come_in_the_order_of_the_program(function):
     torch.testing.assert_close([traced(x) for _ in range(4)], expected)
     assert random.getstate() == state
     assert function is not only_the_operator or len(recorder.graphs) == 1
+
+
+def test_numbers_of_pytorch_among_sizes_draw_nothing():
+    """`max(0, n)` of a changing size is a call of `torch.sym_max`, which is written in Python."""
+
+    def function(x):
+        margin = max(0, x.shape[0] - 5)
+        return torch.nn.functional.pad(x, (margin, margin)) * random.random()
+
+    traced, recorder = compiled(function)
+    for size in (7, 8, 9, 3):
+        x = torch.arange(float(size))
+        random.seed(size)
+        expected, state = function(x), random.getstate()
+        random.seed(size)
+        torch.testing.assert_close(traced(x), expected)
+        assert random.getstate() == state
+    assert not recorder.breaks

@@ -374,3 +374,24 @@ def test_layers_that_are_left_out_at_random():
         random.seed(6)
         seen.append(([_plain(function(torch.ones(3))) for _ in range(40)], random.getstate()))
     assert seen[0] == seen[1] and len(said.graphs) < 12
+
+
+def test_traces_that_do_not_decide_on_a_number_go_on_foreseeing():
+    """Layers that training leaves out at random, in evaluation: the number is drawn, and decides nothing."""
+
+    def run(x, training):
+        for _ in range(2):
+            dropped = random.uniform(0, 1)
+            if training and dropped < 0.5:
+                continue
+            x = torch.tanh(x)
+        return x * random.random()
+
+    fast, said = compiled(run)
+    for rank in range(1, 8):  # each rank needs a trace
+        for _ in range(3):
+            random.seed(rank)
+            expected, state = run(torch.ones((1,) * rank), False), random.getstate()
+            random.seed(rank)
+            assert torch.equal(fast(torch.ones((1,) * rank), False), expected) and random.getstate() == state
+    assert not said.breaks and len(said.graphs) == 7

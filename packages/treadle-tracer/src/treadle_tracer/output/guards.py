@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import operator
 import weakref
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -314,6 +314,13 @@ class GuardSet:
     def has_integers(self) -> bool:
         """Whether some int or float outside has a symbol."""
         return bool(self._integers)
+
+    def decides_on(self, env: Any, is_meant: Callable[[Source], bool]) -> bool:
+        """Whether the trace holds for some values only of the ints and floats at such sources."""
+        names = {name for name, place in self._integers.items() if is_meant(place)}
+        asked = () if env is None or not names else (s for guard in env.guards for s in guard.expr.free_symbols)
+        values = [g.source for g in self._guards.values() if g.op == "equals" or isinstance(g.arg, _IdenticalConstant)]
+        return any(env.source_of(symbol) in names for symbol in asked) or any(map(is_meant, values))
 
     def _places(self) -> dict[str, Source]:
         """The sources of what may have a symbol, by the text that names it in the shape environment."""

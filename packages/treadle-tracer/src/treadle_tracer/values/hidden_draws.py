@@ -24,7 +24,8 @@ def may_draw(target: Any) -> bool:
     """Whether a function that the graph calls may run code of the program."""
     if isinstance(target, _OPERATORS):
         return str(target).partition(".")[0] not in _NAMESPACES
-    return isinstance(target, types.FunctionType) and not (target.__module__ or "").startswith(("torch.", "treadle_"))
+    root = (getattr(target, "__module__", None) or "").partition(".")[0]
+    return isinstance(target, types.FunctionType) and root != "torch" and not root.startswith("treadle_")
 
 
 def refuse_behind_draws(tx: TraceContext, target: Any) -> None:

@@ -64,7 +64,6 @@ class Family(NamedTuple):
 class Step:
     """Run-time helper: a call that moves a generator on. Of one that sets the state, the state is known from there on.
 
-    is_foreseen: what it gives is an input of the graph.
     twin: a generator as it is after the step, where the state is known; the next step takes it over.
     """
 
@@ -74,7 +73,6 @@ class Step:
     def __init__(self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]):
         self.function, self.args, self.kwargs = function, args, kwargs
         self.sets_state = function.__name__ in _SETTERS
-        self.is_foreseen = False
         self.twin: Any = None
 
     def __call__(self, generator: Any) -> Any:
@@ -323,7 +321,6 @@ def _foresee(tx: TraceContext, generator: RandomGenerator, steps: Steps, step: S
         result = foreseen(generator.obj)
     except Exception as error:
         raise Unsupported("random-number", f"{what}: {error}") from None
-    step.is_foreseen = True
     generator.note(tx, step)
     return foreseen, result, f"{generator.source.text}.{step.function.__name__}()[{len(steps)}]"
 
@@ -332,10 +329,11 @@ def _are_too_many(tx: TraceContext, steps: Steps) -> bool:
     """Whether the graph breaks in front of one more number. Whoever wants one graph or nothing gets it."""
     if tx.symbols.wants_one_graph:
         return False
-    return len(steps) >= _MOST_FORESEEN or tx.symbols.choices_on(_is_foreseen) >= _MOST_CHOICES
+    return len(steps) >= _MOST_FORESEEN or tx.symbols.choices_on(is_foreseen) >= _MOST_CHOICES
 
 
-def _is_foreseen(place: Source) -> bool:
+def is_foreseen(place: Source) -> bool:
+    """Whether this is where calls find a number that a generator is about to give."""
     return isinstance(place, ComputedSource) and isinstance(place.function, (_Foreseen, _Item, _Element))
 
 
