@@ -53,7 +53,7 @@ class CodeState:
     may_guess         False when a graph that takes a path for granted cannot be deoptimised, or calls often took another one
     may_expect_items  the same for graphs that take for granted that a size which depends on data is not 0
     may_defer         False when that has happened again with other asserts, or would lose output: nothing waits for the graph any more
-    foreseen          how many traces decide on random numbers that they foresee: where calls keep deciding differently, the next ones do not
+    foreseen          how many traces decide on random numbers that they foresee; after some, the next ones foresee none
     trusts_backend    False when a graph was not compiled in the way that the backend promises (`backend_call.promises_to_raise_early`)
     tells_of_compiling   False when a trace raised on a path that the program takes only where it hears that it is compiled
     must_separate     a graph that writes was traced under an exception handler, and cannot be deoptimised

@@ -137,3 +137,25 @@ def test_what_fake_tensors_cannot_be_is_left_to_python(program):
         warnings.filterwarnings("ignore", message="torch.quantize_per_tensor")
         for _ in range(2):
             torch.testing.assert_close(fast(x), program(x))
+
+
+@pytest.mark.parametrize("constant", [0, 1.5, None, True, ...])
+def test_what_has_no_items_has_none_under_a_changing_key(constant):
+    """A sum of parts of different lengths begins with 0, which the first part replaces."""
+
+    def program(x):
+        total = constant
+        for part in (x, x[1:]):
+            try:
+                total = total[-part.shape[0] :]
+            except TypeError as error:
+                text, total = str(error), 0
+            total = part + total
+        return total, text
+
+    fast, recorder = compiled(program)
+    for size in (4, 5, 7):
+        x = torch.arange(float(size))
+        have, want = fast(x), program(x)
+        assert torch.equal(have[0], want[0]) and have[1] == want[1]
+    assert len(recorder.graphs) == 2 and not recorder.breaks

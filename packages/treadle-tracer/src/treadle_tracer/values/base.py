@@ -177,6 +177,9 @@ class Constant(ConcreteValue):
         return tx.raise_exception(TypeError, f"{type(self.obj).__name__!r} object is not callable")
 
     def get_item(self, tx: TraceContext, key: Value) -> Value:
+        cls = type(self.obj)
+        if is_one_of(cls, _WITHOUT_ITEMS):  # whatever the key is, which need not be known
+            return tx.raise_exception(TypeError, f"{cls.__name__!r} object is not subscriptable")
         return tx.fold(_subscript, [self, key], {})
 
     def set_item(self, tx: TraceContext, key: Value, value: Value) -> None:
@@ -216,6 +219,9 @@ def _plain_argument(tx: TraceContext, method: str, arg: Value) -> Value:
     entries = table.raw_entries(tx).values()
     items = [item.force(tx) if isinstance(item, LazyValue) else item for _, item in entries]
     return Constant({key.constant(): item.constant() for (key, _), item in zip(entries, items, strict=True)})
+
+
+_WITHOUT_ITEMS = (int, float, bool, complex, type(None), type(...))
 
 
 def _subscript(obj: Any, key: Any) -> Any:
