@@ -26,9 +26,8 @@ _BITS = sf.binary(sf.bit_type)
 _BITS_REFLECTED = sf.binary(sf.bit_type, reflects=True)
 _SUM = (("self", "other"),)
 _BESIDE_NUMBER = {"fake_correction": "layouts beside numbers"}
-_NUMBERS = dict.fromkeys(
-    ("Tensor", "Scalar"), _BESIDE_NUMBER
-)  # of a binary operator, whose second operand may be a number
+# The overloads of a binary operator of which an operand may be a number.
+_NUMBERS = dict.fromkeys(("Tensor", "Scalar"), _BESIDE_NUMBER)
 
 family(
     "add",
