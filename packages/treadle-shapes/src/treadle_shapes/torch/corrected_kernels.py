@@ -297,7 +297,7 @@ def _beside_number(mode: Any, func: Any, *args: Any, **kwargs: Any) -> Any:
     if len(tensors) != 1 or len(args) != 2 or 1 not in tensors[0].shape or not _is_static(tensors[0]):
         return NotImplemented
     x = tensors[0]
-    if x.layout is not torch.strided or x.stride() == make_contiguous_strides_for(x.shape):
+    if x.layout is not torch.strided or 0 in x.shape or x.stride() == make_contiguous_strides_for(x.shape):
         return NotImplemented
     with mode:
         row_major = torch.empty(x.shape, dtype=x.dtype, device=x.device)
