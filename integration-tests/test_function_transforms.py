@@ -197,6 +197,82 @@ def test_one_graph_serves_all_batch_sizes():
     assert len(treadle.stats().recompiles) == 1
 
 
+def _half_of_each(x, w):
+    """The sizes of batched tensors are arguments inside of the function."""
+
+    def halves(a, b):
+        middle = a.shape[0] // 2
+        return (a.sin().sum() * b[:middle]).sum() / a.shape[0]
+
+    return vmap(grad(halves), (0, None))(x, w.flatten()), vmap(halves, (0, None))(x, w.flatten())
+
+
+def _adapted(x, w):
+    """A step of gradient descent on one half of each sample's rows, and the loss on the other."""
+
+    def loss(p, rows):
+        return linear(rows, p).tanh().pow(2).mean()
+
+    def adapted(p, rows):
+        middle = rows.shape[0] // 2
+        return loss(p - 0.1 * grad(loss)(p, rows[:middle]), rows[middle:])
+
+    return vmap(adapted, (None, 0))(w, x.unsqueeze(2) * w[0])
+
+
+@pytest.mark.parametrize("requires_grad", [False, True], ids=["inference", "training"])
+@pytest.mark.parametrize("program", [_half_of_each, _adapted])
+def test_sizes_of_batched_tensors(program, requires_grad):
+    compiled = treadle.compile(program, fullgraph=True)
+    for columns in (6, 8, 12, 10, 9):
+        inputs = [torch.randn(3, columns), torch.randn(4, 4)]
+        mine = [t.clone().requires_grad_(requires_grad) for t in inputs]
+        eagers = [t.clone().requires_grad_(requires_grad) for t in inputs]
+        found, expected = compiled(*mine), program(*eagers)
+        assert_same(found, expected)
+        if requires_grad:
+            assert_same(gradients(found, mine), gradients(expected, eagers))
+    stats = treadle.stats()
+    assert not stats.eager_graphs and len(stats.recompiles) == 1
+
+
+def _laplacians(x, w):
+    def derivative(f, a, v):
+        return jvp(f, (a,), (v.expand_as(a),))[1]
+
+    def energy(a):
+        return linear(a, w).tanh().sum(1)
+
+    basis = torch.eye(4)
+    return sum(derivative(lambda a: derivative(energy, a, basis[i]), x, basis[i]) for i in range(4))  # noqa: B023
+
+
+DIRECTIONS = {
+    "views": lambda x, w: jvp(lambda a: (a.t() @ a[:, ::2]).sin(), (x,), (x + 1,)),
+    "expanded tangents": _laplacians,
+    "jacfwd": lambda x, w: jacfwd(lambda a: linear(a, w).sin().sum(0))(x),
+    "hessian": lambda x, w: hessian(lambda a: linear(a, w).tanh().sum())(x),
+    "hessian of each row": lambda x, w: vmap(hessian(lambda a: linear(a, w).pow(3).sum()))(x),
+}
+
+
+@pytest.mark.parametrize("requires_grad", [False, True], ids=["inference", "training"])
+@pytest.mark.parametrize("name", DIRECTIONS)
+def test_forward_derivatives_of_sizes_that_change(name, requires_grad):
+    program = DIRECTIONS[name]
+    compiled = treadle.compile(program, fullgraph=True)
+    for rows in (3, 5, 7, 6):
+        inputs = [torch.randn(rows, 4), torch.randn(4, 4)]
+        mine = [t.clone().requires_grad_(requires_grad) for t in inputs]
+        eagers = [t.clone().requires_grad_(requires_grad) for t in inputs]
+        found, expected = compiled(*mine), program(*eagers)
+        assert_same(found, expected)
+        if requires_grad:
+            assert_same(gradients(found, mine), gradients(expected, eagers))
+    stats = treadle.stats()
+    assert not stats.eager_graphs and len(stats.recompiles) == 1
+
+
 def test_options_that_change_between_calls():
     def program(x, in_dim, out_dim, argnums):
         mapped = vmap(lambda a: a.cumsum(0) * 2, in_dims=in_dim, out_dims=out_dim)(x)

@@ -10,7 +10,7 @@ from torch import fx
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.types import py_sym_types
 
-from treadle_shapes.torch import answer_size_obliviously, operator
+from treadle_shapes.torch import answer_size_obliviously, is_transforming, operator
 
 from .masked_writes import as_choice
 from .refusals import call_torch
@@ -114,6 +114,9 @@ def call_node(node: fx.Node, args: Any, kwargs: Any, mode: FakeTensorMode) -> An
         function = record.fake_function
     elif node.op == "call_method":
         function, args = getattr(args[0], str(node.target)), args[1:]
+    elif record is not None and record.query_method is not None and is_transforming():
+        # The operators that ask for sizes have no batching rules; the methods answer for batched tensors.
+        function = getattr(torch.Tensor, record.query_method)
     else:
         function = as_choice(function, args)
     with answer_size_obliviously(mode.shape_env, node.target):  # as in the trace that made the graph

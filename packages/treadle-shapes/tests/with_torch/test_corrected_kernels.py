@@ -270,3 +270,27 @@ def test_layouts_beside_numbers(function, sizes, strides):
     with fake_mode() as mode:
         result = function(fake_like(mode, x))
     assert (result.shape, result.stride(), result.dtype) == (expected.shape, expected.stride(), expected.dtype)
+
+
+@pytest.mark.parametrize("batch", [0, 1, 2])
+@pytest.mark.parametrize(
+    "part", [lambda t: t, lambda t: t.t(), lambda t: t[1:, 2::2], lambda t: t[0].expand(3, -1)], ids=str
+)
+def test_zeros_of_tangents_in_the_layout_of_a_primal_with_symbolic_sizes(part, batch):
+    make = torch.ops.aten._new_zeros_with_same_feature_meta.default
+    tangent, primal = torch.ones(5, 2, dtype=torch.float64), torch.ones(4, 6)
+    expected = make(tangent, part(primal), self_num_batch_dims=batch)
+    env = ShapeEnv()
+    mode = fake_mode(shape_env=fake_shape_env(env))
+    symbols = [env.create_symbol(n, f"s{n}") for n in (5, 4, 6)]
+    values = dict(zip(symbols, (5, 4, 6), strict=True))
+    with mode:
+        result = make(
+            fake_tensor(mode, tangent, (symbols[0], None)),
+            part(fake_tensor(mode, primal, tuple(symbols[1:]))),
+            self_num_batch_dims=batch,
+        )
+    found = [evaluate(expr_of(n), values) for n in (*result.shape, *result.stride(), result.storage_offset())]
+    assert found == [*expected.shape, *expected.stride(), expected.storage_offset()]
+    assert result.dtype == expected.dtype
+    assert not env.guards or all("==" not in str(guard.expr) for guard in env.guards)

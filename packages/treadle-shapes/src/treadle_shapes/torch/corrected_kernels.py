@@ -20,6 +20,8 @@
   is a tensor without dimensions (aten/src/ATen/TensorIterator.cpp, fast_set_up). PyTorch's fake kernels leave the number out, and take
   `torch.empty_strided((1, 3, 4, 4), (3, 1, 12, 3))` for channels-last, which it is but for the stride of the size of 1 (2.11 to 2.13).
 - gradients of resampling: PyTorch has fake kernels in C++ for most of them, which take no symbolic sizes (torch 2.11 to 2.13).
+- zeros of tangents: forward-mode derivatives make zeros in the layout of a primal in C++, which takes no symbolic offsets (torch 2.11 to
+  2.13).
 
 `batch_norm` and `recurrent_layers` correct decompositions, not fake kernels. `patches` installs them.
 """
@@ -358,6 +360,23 @@ def _check_shape(grad: torch.Tensor, expected: Sequence[Any]) -> None:
     )
 
 
+# -- zeros of tangents ---------------------------------------------------------------------------------------------------
+
+
+def _zeros_in_layout(
+    mode: Any, func: Any, x: torch.Tensor, other: torch.Tensor, *, self_num_batch_dims: int = 0
+) -> Any:
+    """Zeros with the sizes and strides of `other`, for each element of the leading batch dimensions of `x`. C++ answers where all sizes
+    are numbers (aten/src/ATen/native/TensorFactories.cpp, _new_zeros_with_same_feature_meta)."""
+    if _is_static(x) and _is_static(other):
+        return NotImplemented
+    batch = x.shape[:self_num_batch_dims]
+    with mode:
+        elements = other.new_zeros((*batch, other.untyped_storage().nbytes() // other.element_size()))
+        strides = (*elements.stride()[:self_num_batch_dims], *other.stride())
+        return elements.as_strided((*batch, *other.shape), strides, other.storage_offset())
+
+
 # -- which operator has which ------------------------------------------------------------------------------------------
 
 
@@ -379,6 +398,7 @@ def kernels() -> dict[Any, Callable[..., Any]]:
     found |= dict.fromkeys(corrected_by("nearest neighbours of no images"), _nearest_neighbours)
     found |= dict.fromkeys(corrected_by("gradients of resampling"), _resampling_gradient)
     found |= dict.fromkeys(corrected_by("formats of resampling gradients"), _formatted_resampling_gradient)
+    found |= dict.fromkeys(corrected_by("zeros of tangents"), _zeros_in_layout)
     correcting = {"view strides": _view, "layouts of convolutions": _convolution, "sizes of slices": _slice}
     for name, kernel in correcting.items():
         found |= {op: kernel for op in corrected_by(name) if op in fake_impls.op_implementations_dict}

@@ -53,6 +53,7 @@ family(
     element_use=ElementUse.IGNORED,
     held_by_result=("value",),
 )
+family("_new_zeros_with_same_feature_meta", kind=Kind.CREATION, fake_correction="zeros of tangents")
 family("fill_diagonal", fake_function=functional_forms.fill_diagonal_)
 family("quantize_per_tensor", fake_function=fake_kernels.quantised)
 # Only sizes, strides and dtype of the first argument matter.
