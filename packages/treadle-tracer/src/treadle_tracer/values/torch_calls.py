@@ -473,7 +473,7 @@ def _run_fake(tx: TraceContext, op: str, target: Any, args: list[Any], kwargs: d
             function: Any = target
             if record is not None and record.fake_function is not None:
                 function = record.fake_function
-            if op == "call_method":
+            elif op == "call_method":
                 function, args = getattr(args[0], str(target)), args[1:]
             return run_for_metadata(tx.symbols.env, function, args, kwargs, assume=tx.symbols.assumes)
         except (DataDependentOutputException, DynamicOutputShapeException) as error:

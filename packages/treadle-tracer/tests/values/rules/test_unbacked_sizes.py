@@ -27,19 +27,43 @@ def size_of_both(x):
     return x.new_ones(torch._C._infer_size(x.shape[:1], pair)), x.new_ones(torch._C._infer_size(pair, x.shape))
 
 
+def differences(x):
+    wide = x.repeat(1, 2)
+    return *torch.gradient(x, dim=0), *torch.gradient(wide), *torch.gradient(wide, spacing=(0.5, 3.0), edge_order=2)
+
+
+def differences_of_complex_numbers(x):
+    return torch.gradient(torch.complex(x, x.sin()), spacing=0.25, dim=[-2])
+
+
+def diagonals(x):
+    square, wide = x @ x.t(), x.t() * 2
+    same = (x[:, :1] == x[:, 0]).byte()
+    return square.fill_diagonal_(0), wide.fill_diagonal_(3.5), same.fill_diagonal_(0) + (same ^ 1)
+
+
 SIZES = (4, 5, 7, 8, 6)
 
 
 @pytest.mark.parametrize(
     "program",
-    [frequencies, products, a_product_with_fewer_dimensions, size_of_both],
+    [
+        frequencies,
+        products,
+        a_product_with_fewer_dimensions,
+        size_of_both,
+        differences,
+        differences_of_complex_numbers,
+        diagonals,
+    ],
 )
 def test_results(program):
     fast, recorder = compiled(program)
     for size in SIZES:
         x = torch.randn(size, 3 if program is size_of_both else 2)
         for found, expected in zip([*fast(x)], [*program(x)], strict=True):
-            torch.testing.assert_close(found, expected, rtol=0, atol=0)
+            rounding = 1e-6 if program is differences else 0
+            torch.testing.assert_close(found, expected, rtol=rounding, atol=rounding)
             assert found.stride() == expected.stride()
     assert not recorder.breaks
     if not program.__name__.startswith("a_product"):
@@ -108,3 +132,56 @@ def test_an_equation_that_does_not_fit():
                 function(torch.ones(size, 3))
             messages.append(str(caught.value))
         assert messages[0] == messages[1]
+
+
+@pytest.mark.parametrize("options", [{}, {"edge_order": 2}, {"dim": (0, 0)}, {"dim": 5}, {"spacing": (1.0,)}])
+def test_differences_that_eager_refuses(options):
+    """Too few elements for the edges, or wrong arguments."""
+
+    def program(x):
+        return torch.gradient(x, **options)
+
+    run, _ = compiled(program)
+    for size in (4, 5, 6, 2, 1, 7):
+        x, results = torch.randn(size, 2), []
+        for function in (run, program):
+            try:
+                results.append(torch.stack(list(function(x))))
+            except (RuntimeError, IndexError) as error:
+                results.append(str(error).partition("\n")[0])
+        found, expected = results
+        assert found == expected if isinstance(expected, str) else torch.equal(found, expected)
+
+
+def test_histories_of_diagonal_blocks():
+    def program(x):
+        return torch.block_diag(x, x[0] * 2, x.sum(), x.t().double())
+
+    run, said = compiled(program)
+    for size in SIZES:
+        x = torch.randn(size, 2)
+        inputs = [x.clone().requires_grad_(), x.clone().requires_grad_()]
+        found, expected = run(inputs[0]), program(inputs[1])
+        torch.testing.assert_close(found, expected, rtol=0, atol=0)
+        assert found.stride() == expected.stride()
+        weights = torch.randn_like(expected)
+        gradients = [torch.autograd.grad(t, i, weights)[0] for t, i in zip((found, expected), inputs, strict=True)]
+        torch.testing.assert_close(*gradients)
+    assert not said.breaks and len(said.graphs) == 2
+
+
+def test_rows_of_rows_in_a_transform():
+    w, b = torch.randn(4, 3), torch.randn(4)
+
+    def program(x):
+        def affine(a):
+            return torch.nn.functional.linear(a, w, b).tanh()
+
+        return torch.func.jacfwd(affine)(x), torch.func.vmap(torch.func.jacrev(affine))(torch.stack([x, x + 1]))
+
+    run, said = compiled(program)
+    for rows in (2, 3, 5, 4):
+        x = torch.randn(rows, rows + 2, 3)
+        for found, expected in zip(run(x), program(x), strict=True):
+            torch.testing.assert_close(found, expected)
+    assert not said.breaks and len(said.graphs) == 2

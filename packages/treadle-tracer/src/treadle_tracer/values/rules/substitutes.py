@@ -130,3 +130,45 @@ def allclose(
 ) -> bool:
     """torch.allclose"""
     return bool(torch.isclose(input, other, rtol=rtol, atol=atol, equal_nan=equal_nan).all())
+
+
+def linear(input: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
+    """torch.nn.functional.linear of three dimensions, with a bias"""
+    rows = torch.addmm(bias, input.reshape(-1, input.shape[-1]), weight.t())
+    return rows.view(input.shape[0], input.shape[1], weight.shape[0])
+
+
+def block_diag(*tensors: torch.Tensor) -> torch.Tensor:
+    """torch.block_diag"""
+    blocks = [torch.atleast_2d(tensor) for tensor in tensors]
+    width, left, rows = sum(block.shape[1] for block in blocks), 0, []
+    for block in blocks:
+        rows.append(F.pad(block, (left, width - left - block.shape[1])))
+        left = left + block.shape[1]
+    return torch.cat(rows)
+
+
+def gradient(input: torch.Tensor, *, spacing: Any = 1, dim: Any = None, edge_order: int = 1) -> list[torch.Tensor]:
+    """torch.gradient with steps that are numbers"""
+    dims = range(input.dim()) if dim is None else [dim] if isinstance(dim, int) else dim
+    steps = spacing if isinstance(spacing, (tuple, list)) else [spacing] * len(dims)
+    return [_differences(input, d, step, edge_order) for d, step in zip(dims, steps, strict=True)]
+
+
+def _differences(x: torch.Tensor, dim: int, step: Any, edge_order: int) -> torch.Tensor:
+    """Differences of the neighbours on both sides, at the edges those of one side (aten/src/ATen/native/ReduceOps.cpp)."""
+    count = x.shape[dim]
+    torch._check(count > edge_order)
+    inner = (x.narrow(dim, 2, count - 2) - x.narrow(dim, 0, count - 2)) / step
+    if edge_order == 1:
+        first = (x.narrow(dim, 1, 1) - x.narrow(dim, 0, 1)) / step
+        last = (x.narrow(dim, count - 1, 1) - x.narrow(dim, count - 2, 1)) / step
+    else:
+        near, next_, far = -1.5 / step, 2.0 / step, -0.5 / step
+        first = near * x.narrow(dim, 0, 1) + next_ * x.narrow(dim, 1, 1) + far * x.narrow(dim, 2, 1)
+        last = (
+            -far * x.narrow(dim, count - 3, 1)
+            + -next_ * x.narrow(dim, count - 2, 1)
+            + -near * x.narrow(dim, count - 1, 1)
+        )
+    return torch.cat([first, inner / 2, last], dim)

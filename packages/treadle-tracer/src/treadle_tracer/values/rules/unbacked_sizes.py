@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 import torch.nn.functional as F
 
-from treadle_shapes.torch import expr_of, raw_expr
+from treadle_shapes.torch import expr_of, is_transforming, raw_expr
 from treadle_tracer.by_identity import is_one_of
 from treadle_tracer.errors import Unsupported
 from treadle_tracer.values import assumptions, tensor_numbers, unbacked
@@ -22,7 +22,7 @@ from treadle_tracer.values.rules import substitutes
 from treadle_tracer.values.rules.rule import Apply, Args, Effect, Kwargs, Rule
 from treadle_tracer.values.sequences import Sequence, TupleValue
 from treadle_tracer.values.tensor import SymbolicValue, TensorValue
-from treadle_tracer.values.value import Value
+from treadle_tracer.values.value import NotConstant, Value
 
 if TYPE_CHECKING:
     from treadle_tracer.values.value import TraceContext
@@ -67,6 +67,57 @@ def _multiplies_symbolic_sizes(tx: TraceContext, named: Kwargs) -> bool:
         return False
     is_symbolic = any(isinstance(size, torch.SymInt) for factor in factors for size in factor.shape)
     return is_symbolic and all(factor.is_contiguous() for factor in factors)
+
+
+def _maps_rows_in_a_transform(tx: TraceContext, named: Kwargs) -> bool:
+    """Transforms have a kernel of their own for three dimensions, which reads the sizes."""
+    source, bias = named.get("input"), named.get("bias", NONE)
+    if not is_transforming() or not isinstance(source, TensorValue) or not isinstance(bias, TensorValue):
+        return False
+    return source.fake.dim() == 3 and _has_symbolic_size(source)
+
+
+def _keeps_history_of_blocks(tx: TraceContext, args: Args, kwargs: Kwargs) -> Value:
+    """torch.block_diag. Where gradients are recorded, PyTorch keeps the sizes of the blocks as plain numbers."""
+    blocks = [arg for arg in args if isinstance(arg, TensorValue)]
+    is_recorded = torch.is_grad_enabled() and any(block.fake.requires_grad for block in blocks)
+    if kwargs or len(blocks) != len(args) or not is_recorded or not any(map(_has_symbolic_size, blocks)):
+        return tx.run_in_graph("call_function", torch.block_diag, args, kwargs)
+    if any(block.fake.dim() > 2 for block in blocks):  # eager says so
+        return tx.run_in_graph("call_function", torch.block_diag, args, kwargs)
+    return tx.inline(tx.wrap_known(substitutes.block_diag), args, kwargs)
+
+
+def _differs_along_symbolic_sizes(tx: TraceContext, named: Kwargs) -> bool:
+    """Whether torch.gradient accepts the arguments, with steps that are numbers."""
+    source, spacing, dim = named.get("input"), named.get("spacing", Constant(1)), named.get("dim", NONE)
+    order = named.get("edge_order", Constant(1))
+    if not isinstance(source, TensorValue) or not _has_symbolic_size(source) or not order.is_constant():
+        return False
+    rank, dtype = source.fake.dim(), source.fake.dtype
+    try:
+        dims, steps = dim.constant(), spacing.constant()
+    except NotConstant:
+        return False
+    dims = list(range(rank)) if dims is None else [dims] if type(dims) is int else list(dims)
+    steps = list(steps) if isinstance(steps, (tuple, list)) else [steps] * len(dims)
+    if len(steps) != len(dims) or not all(type(step) in (int, float) for step in steps):
+        return False
+    if not all(type(d) is int and -rank <= d < rank for d in dims) or len({d % rank for d in dims}) != len(dims):
+        return False
+    least = order.constant() + 1
+    is_long = least in (2, 3) and all(_is_at_least(tx, source.fake.shape[d], least) for d in dims)
+    return is_long and (dtype.is_floating_point or dtype.is_complex)
+
+
+def _is_at_least(tx: TraceContext, size: Any, least: int) -> bool:
+    """Whether a size is so large in this call, which is not guarded."""
+    hint = tx.symbols.env.hint(raw_expr(size)) if isinstance(size, torch.SymInt) else size
+    return hint is not None and hint >= least
+
+
+def _has_symbolic_size(value: TensorValue) -> bool:
+    return any(isinstance(size, torch.SymInt) for size in value.fake.shape)
 
 
 def _broadcast(tx: TraceContext, args: Args, kwargs: Kwargs) -> Value:
@@ -250,6 +301,9 @@ RULES = (
     _replacing(torch.fft.fftfreq, (_has_symbolic_frequencies, substitutes.fftfreq)),
     _replacing(torch.fft.rfftfreq, (_has_symbolic_frequencies, substitutes.rfftfreq)),
     _replacing(torch.kron, (_multiplies_symbolic_sizes, substitutes.kron)),
+    _replacing(F.linear, (_maps_rows_in_a_transform, substitutes.linear)),
+    _replacing(torch.gradient, (_differs_along_symbolic_sizes, substitutes.gradient)),
+    Rule(torch.block_diag, _keeps_history_of_blocks, Effect.GRAPH),
     Rule(torch.einsum, _einsum, Effect.GRAPH),
     Rule(torch._C._infer_size, _broadcast, Effect.GRAPH),
     _replacing(torch.tril_indices, (_has_unbacked_sides, substitutes.tril_indices)),
