@@ -41,6 +41,7 @@ PROGRAMS = {
         hash(m) == hash(m.value),
         {1: 2}.get(n),
     ),
+    "lookup": lambda m, n: (Mode(m) is m, Level(n) is n, Mode(Mode("c")).value, Level(Level.HIGH).name),
     "made": lambda m, n: (Mode("a") == m, Mode(m.value) is m, Level(int(n)) is n, isinstance(m, str), m.name, n.value),
 }
 
@@ -78,3 +79,22 @@ def test_a_method_that_comes_later_is_called(method):
     assert run(torch.ones(2))[1:] == program(torch.ones(2))[1:]
     delattr(Own, method)
     assert run(torch.ones(2))[1:] == program(torch.ones(2))[1:]
+
+
+def test_a_lookup_calls_the_methods_of_a_value_of_another_class():
+    class Key(str, enum.Enum):
+        A = "a"
+
+        def __hash__(self):
+            return hash(answers[0])
+
+        def __eq__(self, other):
+            return other == answers[0]
+
+    def program(x):
+        return x + (1 if Mode(Key.A) is Mode.FIRST else 2)
+
+    answers = ["a"]
+    run, _ = compiled(program)
+    for answers[0] in "aca":
+        assert torch.equal(run(torch.ones(2)), program(torch.ones(2)))

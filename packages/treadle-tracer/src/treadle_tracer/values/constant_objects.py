@@ -5,6 +5,7 @@ Such an object is compared by identity and used as a constant. Its attributes an
 
 from __future__ import annotations
 
+import enum
 import operator
 import types
 from typing import TYPE_CHECKING, Any
@@ -182,7 +183,16 @@ _CALLED: dict[Any, tuple[str, ...]] = {
 """The special methods of its operands that a function calls. Functions that are not here may call any."""
 
 
+_OF_A_LOOKUP = (
+    "__hash__",
+    "__eq__",
+    "__repr__",
+)  # by which an enum finds a member, and names in its error what is none
+
+
 def _called_by(function: Any) -> tuple[str, ...]:
+    if isinstance(function, enum.EnumMeta):
+        return _OF_A_LOOKUP
     try:
         return _CALLED.get(function, _SPECIAL)
     except TypeError:  # it has no hash
@@ -195,7 +205,7 @@ def special_methods_are_built_in(tx: TraceContext, obj: Any, function: Any = Non
     function: that function, if it is known.
     """
     cls = type(obj)
-    if not class_may_change(cls):
+    if not class_may_change(cls) or (cls is function and isinstance(cls, enum.EnumMeta)):  # a member is its own member
         return True
     special = _called_by(function)
     names = [name for name in special if name != "__call__"] if isinstance(obj, type) else special
