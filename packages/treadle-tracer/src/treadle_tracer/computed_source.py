@@ -9,9 +9,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import torch
+
 from treadle_shapes import evaluate, substitute
 from treadle_shapes.expr import symbol
 
+from .by_identity import IdentitySet
 from .class_facts import own_item
 from .source import Emitter, Identity, ItemSource, Path, Source
 
@@ -30,7 +33,9 @@ class ComputedSource(Source):
         self.function = function
         self.operands = operands
         self.write = write
-        super().__init__(None, (function.form if isinstance(function, Expression) else Identity(function), *operands))
+        super().__init__(
+            None, (function.form if isinstance(function, (Expression, TupleOf)) else Identity(function), *operands)
+        )
 
     def _write(self) -> str:
         texts = [operand.text if isinstance(operand, Source) else repr(operand) for operand in self.operands]
@@ -114,19 +119,49 @@ class OnPlainValues:
         return self.function(*values)
 
 
+# ---- keys of dicts
+
+_KEY_TYPES = IdentitySet({int, str, float, bool, type(None), torch.dtype, torch.device})
+
+
+def is_plain_key(key: Any) -> bool:
+    """Whether no code of the program runs to hash a key and to compare it."""
+    return type(key) in _KEY_TYPES or (type(key) is tuple and all(map(is_plain_key, key)))
+
+
+class TupleOf:
+    """A tuple as a function of those of its items that differ from call to call. template: (whether it differs, the constant) for each."""
+
+    __slots__ = ("form", "template")
+
+    def __init__(self, template: tuple[tuple[bool, Any], ...]):
+        self.template = template
+        self.form = ("tuple", *[(is_open, type(constant), constant) for is_open, constant in template])
+
+    @property
+    def __name__(self) -> str:
+        return "tuple"
+
+    def __call__(self, *values: Any) -> tuple[Any, ...]:
+        if not all(map(is_plain_key, values)):
+            raise TypeError
+        given = iter(values)
+        return tuple([next(given) if is_open else constant for is_open, constant in self.template])
+
+
 # ---- items
 
 
 def dict_item(mapping: Any, key: Any) -> Any:
-    """The item of a dict under a key that is an int or a string."""
-    if not isinstance(mapping, dict) or type(key) not in (int, str):
+    """The item of a dict under a plain key."""
+    if not isinstance(mapping, dict) or not is_plain_key(key):
         raise TypeError
     return own_item(mapping, key)
 
 
 def has_key(mapping: Any, key: Any) -> bool:
-    """Whether a dict has a key that is an int or a string."""
-    if not isinstance(mapping, dict) or type(key) not in (int, str):
+    """Whether a dict has a plain key."""
+    if not isinstance(mapping, dict) or not is_plain_key(key):
         raise TypeError
     return dict.__contains__(mapping, key)
 

@@ -113,7 +113,20 @@ def operate(tx: TraceContext, function: Callable[..., Any], args: list[Value]) -
         operands = [_operand(arg) for arg in args]
     except OverflowError as error:
         tx.raise_real(error)
+    if name == "fcopysign" and args[0].__class__ is not SymbolicValue and _is_positive(tx, args[1]):
+        return Constant(abs(float(args[0].constant())))
     return _computed(tx, function, args, name, operands)
+
+
+def _is_positive(tx: TraceContext, value: Value) -> bool:
+    """Whether the sign of a number is known to be positive: that of an int such as a size."""
+    from treadle_shapes.floats import FloatExpr
+
+    found = expression(value)
+    if value.python_type() is not int or isinstance(found, FloatExpr):
+        return False
+    least = tx.symbols.env.bounds(found).lower
+    return least is not None and least >= 0
 
 
 def expression(value: Value) -> Any:

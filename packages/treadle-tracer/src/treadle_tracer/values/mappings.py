@@ -12,6 +12,8 @@ import operator
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
+import torch
+
 from treadle_tracer.by_identity import is_one_of
 from treadle_tracer.class_facts import is_subtype, items_in_order, name_in_messages
 from treadle_tracer.errors import Unsupported
@@ -27,6 +29,7 @@ from treadle_tracer.values.key_guards import guard_key_of, guard_keys_of, guard_
 from treadle_tracer.values.keys import asks_objects, check_keys
 from treadle_tracer.values.outside_identity import settle_address
 from treadle_tracer.values.sequences import TupleValue, symbolic_length
+from treadle_tracer.values.tuple_keys import read_items
 from treadle_tracer.values.value import NotConstant, Raised, Value, special_method
 from treadle_tracer.values.varying import VaryingKey, are_equal, place_of, varies
 
@@ -122,11 +125,13 @@ class DictValue(Value):
 
     def hashed(self, tx: TraceContext, key: Value) -> Any:
         """What `key` is stored under: its hash key, or that of an equal key if one of the two varies from call to call."""
-        is_open = varies(key) and key.python_type() in (int, str)
+        read_items(tx, key)
+        is_open = varies(key) and key.python_type() in _OPEN_TYPES
         if not is_open and not self.has_open_keys:
             return key.hash_key(tx)
         own = self.entries if self.keys_guarded or self.source is None else self.stored
-        if len(own) > _MOST_COMPARED or (is_open and place_of(tx, key) is None):
+        is_unguardable = is_open and self.source is not None and place_of(tx, key) is None
+        if len(own) > _MOST_COMPARED or is_unguardable:
             self.close_keys(tx)
             return key.hash_key(tx)
         for held, (other, _) in list(own.items()):
@@ -393,6 +398,7 @@ class DictValue(Value):
 
 
 _MOST_SPARE_CALLS = 64  # from so many calls more than there are items, the items are stored instead
+_OPEN_TYPES = (int, str, tuple, torch.Size)
 _MOST_COMPARED = 16  # keys with which one that varies is compared
 _HAS_ITEMS = {True: dict.__len__, False: lambda value: dict.__len__(value) == 0}
 
