@@ -185,3 +185,45 @@ def test_rows_of_rows_in_a_transform():
         for found, expected in zip(run(x), program(x), strict=True):
             torch.testing.assert_close(found, expected)
     assert not said.breaks and len(said.graphs) == 2
+
+
+@pytest.mark.parametrize("align_corners", [False, True])
+@pytest.mark.parametrize("dims", [2, 3])
+def test_grids_of_affine_maps(dims, align_corners):
+    def program(theta, x):
+        grid = torch.nn.functional.affine_grid(theta, x.shape, align_corners=align_corners)
+        single = torch.nn.functional.affine_grid(theta[:1], [1, 1, *x.shape[2:]], align_corners)
+        return grid, single, torch.nn.functional.grid_sample(x, grid, align_corners=align_corners)
+
+    run, said = compiled(program)
+    for batch, *sides in [(2, 4, 5, 3), (3, 5, 8, 4), (5, 7, 6, 9), (4, 9, 11, 6)]:
+        x = torch.randn(batch, 2, *sides[:dims])
+        theta = torch.eye(dims, dims + 1) + torch.randn(batch, dims, dims + 1) / 8
+        mine, eagers = theta.clone().requires_grad_(), theta.clone().requires_grad_()
+        found, expected = run(mine, x), program(eagers, x)
+        for a, b in zip(found, expected, strict=True):
+            torch.testing.assert_close(a, b)
+            assert a.stride() == b.stride()
+        gradients = [torch.autograd.grad(r[2].square().sum(), t)[0] for r, t in ((found, mine), (expected, eagers))]
+        torch.testing.assert_close(*gradients, rtol=1e-3, atol=1e-4)
+    assert not said.breaks and len(said.graphs) == 2
+
+
+def test_grids_of_images_of_one_pixel_or_none():
+    def program(theta, x):
+        return torch.nn.functional.affine_grid(theta, x.shape, align_corners=False)
+
+    run, _ = compiled(program)
+    theta = torch.randn(2, 2, 3)
+    for sides in [(4, 5), (6, 7), (1, 8), (8, 1), (1, 1), (0, 4), (3, 9)]:
+        x, results = torch.ones(2, 1, *sides), []
+        for function in (run, program):
+            try:
+                results.append(function(theta, x))
+            except (ValueError, RuntimeError) as error:
+                results.append(f"{type(error)} {error}")
+        found, expected = results
+        if isinstance(expected, str):
+            assert found == expected
+        else:
+            torch.testing.assert_close(found, expected)

@@ -172,3 +172,20 @@ def _differences(x: torch.Tensor, dim: int, step: Any, edge_order: int) -> torch
             + -near * x.narrow(dim, count - 1, 1)
         )
     return torch.cat([first, inner / 2, last], dim)
+
+
+def affine_grid(theta: torch.Tensor, size: Any, align_corners: bool) -> torch.Tensor:
+    """torch.nn.functional.affine_grid of two or three spatial dimensions"""
+    places = [_image_axis(count, align_corners, theta) for count in size[2:]]
+    axes = torch.meshgrid(*places, indexing="ij")
+    base = torch.stack([*reversed(axes), torch.ones_like(axes[0])], -1).flatten(0, -2)
+    points = base.expand(size[0], *base.shape).bmm(theta.transpose(1, 2))
+    return points.view(size[0], *size[2:], len(places))
+
+
+def _image_axis(count: Any, align_corners: bool, like: torch.Tensor) -> torch.Tensor:
+    """The places of `count` pixels from -1 to 1. The only pixel is in the middle."""
+    if count <= 1:
+        return torch.zeros(1, dtype=like.dtype, device=like.device)
+    places = linspace(-1.0, 1.0, count, dtype=like.dtype, device=like.device)
+    return places if align_corners else places * (count - 1) / count

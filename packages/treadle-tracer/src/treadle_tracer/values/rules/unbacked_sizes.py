@@ -110,10 +110,32 @@ def _differs_along_symbolic_sizes(tx: TraceContext, named: Kwargs) -> bool:
     return is_long and (dtype.is_floating_point or dtype.is_complex)
 
 
+def _has_symbolic_image(tx: TraceContext, named: Kwargs) -> bool:
+    """Whether F.affine_grid accepts the arguments, and warns of nothing."""
+    theta, size, align_corners = (named.get(name, NONE) for name in ("theta", "size", "align_corners"))
+    if not isinstance(theta, TensorValue) or not isinstance(size, Sequence) or not align_corners.is_constant():
+        return False
+    sizes = [item.sym if isinstance(item, SymbolicValue) else item for item in size.unpack(tx)]
+    sizes = [item.constant() if isinstance(item, Constant) else item for item in sizes]
+    spatial, shape = len(sizes) - 2, theta.fake.shape
+    if spatial not in (2, 3) or not all(type(n) is int or isinstance(n, torch.SymInt) for n in sizes):
+        return False
+    wanted = [_hint(tx, sizes[0]), spatial, spatial + 1]
+    fits = None not in wanted and [_hint(tx, n) for n in shape] == wanted
+    is_symbolic = any(isinstance(n, torch.SymInt) for n in sizes[2:])
+    is_plain = type(align_corners.constant()) is bool and theta.fake.dtype in (torch.float32, torch.float64)
+    return fits and is_symbolic and is_plain and all(_is_at_least(tx, n, 1) for n in sizes)
+
+
 def _is_at_least(tx: TraceContext, size: Any, least: int) -> bool:
     """Whether a size is so large in this call, which is not guarded."""
-    hint = tx.symbols.env.hint(raw_expr(size)) if isinstance(size, torch.SymInt) else size
+    hint = _hint(tx, size)
     return hint is not None and hint >= least
+
+
+def _hint(tx: TraceContext, size: Any) -> int | None:
+    """A size in this call, which is not guarded; None where only data tell it."""
+    return tx.symbols.env.hint(raw_expr(size)) if isinstance(size, torch.SymInt) else size  # type: ignore[no-any-return]
 
 
 def _has_symbolic_size(value: TensorValue) -> bool:
@@ -303,6 +325,7 @@ RULES = (
     _replacing(torch.kron, (_multiplies_symbolic_sizes, substitutes.kron)),
     _replacing(F.linear, (_maps_rows_in_a_transform, substitutes.linear)),
     _replacing(torch.gradient, (_differs_along_symbolic_sizes, substitutes.gradient)),
+    _replacing(F.affine_grid, (_has_symbolic_image, substitutes.affine_grid)),
     Rule(torch.block_diag, _keeps_history_of_blocks, Effect.GRAPH),
     Rule(torch.einsum, _einsum, Effect.GRAPH),
     Rule(torch._C._infer_size, _broadcast, Effect.GRAPH),
