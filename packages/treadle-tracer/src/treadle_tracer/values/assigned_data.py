@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from treadle_shapes.torch import is_transforming
 from treadle_tracer.errors import Unsupported
 from treadle_tracer.values.base import Constant
 from treadle_tracer.values.call_effects import storages
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
 
 def assign_data(tx: TraceContext, owner: Any, value: Any) -> None:
     """Carry out the assignment. Raises Unsupported where the graph cannot."""
+    if _is_own_memory(owner, value):
+        return
     if owner.source is None:
         why_not = _why_not_stand_for(tx, owner, value)
     else:
@@ -40,6 +43,21 @@ def assign_data(tx: TraceContext, owner: Any, value: Any) -> None:
         taken = tx.run_in_graph("call_method", "detach", [value], {})
         tx.mutations.store_attr(owner, "data", taken)
         owner.data, owner.data_assigned_in = taken, len(tx.frames)
+
+
+def _is_own_memory(owner: Any, value: Any) -> bool:
+    """Whether a tensor gets what it has: `weight.data = weight.data.to(device)`, where it is there already."""
+    mine, other = owner.fake, value.fake
+    if owner.data is not None or mine.layout is not torch.strided or other.layout is not torch.strided:
+        return False
+    memory = storages(mine)
+    if is_transforming() or mine.is_inference() or other.is_inference() or not memory or storages(other) != memory:
+        return False
+    kinds = [(t.dtype, t.device, t.is_conj(), t.is_neg(), t.dim()) for t in (mine, other)]
+    if kinds[0] != kinds[1]:
+        return False
+    places = [(*t.shape, *t.stride(), t.storage_offset()) for t in (mine, other)]
+    return all(type(n) is int for n in (*places[0], *places[1])) and places[0] == places[1]
 
 
 def _why_not_stand_for(tx: TraceContext, owner: Any, value: Any) -> str | None:
