@@ -171,7 +171,9 @@ def test_an_assignment_of_what_is_there_already_changes_nothing(program):
     assert not said.breaks
 
 
-@pytest.mark.parametrize("part", [lambda w: w.t(), lambda w: w[:1], lambda w: w[1:3], lambda w: w.view(2, 2, 2)], ids=str)
+@pytest.mark.parametrize(
+    "part", [lambda w: w.t(), lambda w: w[:1], lambda w: w[1:3], lambda w: w.view(2, 2, 2)], ids=str
+)
 def test_an_assignment_of_another_view_of_its_own_memory(part):
     def program(w, x):
         w.data = part(w.data)

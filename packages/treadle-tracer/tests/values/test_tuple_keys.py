@@ -142,3 +142,44 @@ def test_items_without_a_hash():
     run, _ = compiled(program)
     for shape in SHAPES:
         assert torch.equal(run(torch.ones(shape)), program(torch.ones(shape)))
+
+
+def test_items_that_are_no_numbers_are_found_by_identity():
+    nan = float("nan")
+
+    def program(x, ratio):
+        known = {(x.shape[0], nan): 1, (x.shape[1], ratio): 2}
+        return (
+            x + len(known),
+            (x.shape[0], nan) in known,
+            (x.shape[0], float("nan")) in known,
+            (x.shape[1], ratio) in known,
+        )
+
+    run, _ = compiled(program)
+    for shape, ratio in zip(SHAPES, (0.5, 1.5, nan, 2.5, nan, 3.5), strict=True):
+        found, expected = run(torch.ones(shape), ratio), program(torch.ones(shape), ratio)
+        assert torch.equal(found[0], expected[0]) and found[1:] == expected[1:]
+
+
+def test_items_that_are_equal_but_have_other_hashes():
+    class Alike:
+        def __init__(self, number):
+            self.number = number
+
+        def __hash__(self):
+            return self.number
+
+        def __eq__(self, other):
+            return True
+
+    one, other = Alike(1), Alike(2)
+
+    def program(x):
+        known = {(x.shape[0], one): 1}
+        known[x.shape[0], other] = 2
+        return x + len(known)
+
+    run, _ = compiled(program)
+    for shape in SHAPES:
+        assert torch.equal(run(torch.ones(shape)), program(torch.ones(shape)))

@@ -183,11 +183,8 @@ _CALLED: dict[Any, tuple[str, ...]] = {
 """The special methods of its operands that a function calls. Functions that are not here may call any."""
 
 
-_OF_A_LOOKUP = (
-    "__hash__",
-    "__eq__",
-    "__repr__",
-)  # by which an enum finds a member, and names in its error what is none
+_OF_A_LOOKUP = ("__hash__", "__eq__", "__repr__")
+"""By which an enum finds a member for a value, and names the value in its error."""
 
 
 def _called_by(function: Any) -> tuple[str, ...]:

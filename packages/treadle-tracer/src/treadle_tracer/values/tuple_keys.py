@@ -1,7 +1,9 @@
 """Tuples of ints and strings that differ from call to call, as keys of dicts.
 
-if (h, w, x.dtype) not in grids:        # the guard: whether `grids` has the tuple of what the call finds at the places of h and w
-    grids[h, w, x.dtype] = make(h, w)
+    if (h, w, x.dtype) not in grids:
+        grids[h, w, x.dtype] = make(h, w)
+
+Guarded is whether `grids` has the tuple of what a call finds at the places of `h` and `w`.
 """
 
 from __future__ import annotations
@@ -35,7 +37,8 @@ def read_items(tx: TraceContext, key: Value) -> None:
 
 
 def _has_open_item(value: TupleValue) -> bool:
-    return value.cls in _KEYS and any(map(varies, value.items))
+    open_items = [item for item in value.items if varies(item)] if value.cls in _KEYS else []
+    return bool(open_items) and all(item.python_type() in _ITEMS for item in open_items)  # a float may be no number
 
 
 def _place_of_tuple(tx: TraceContext, value: TupleValue) -> Source | None:
@@ -64,4 +67,5 @@ def _hint_of_tuple(tx: TraceContext, value: TupleValue) -> tuple[Any, ...]:
 
 
 _KEYS = IdentitySet({tuple, torch.Size})
+_ITEMS = IdentitySet({int, str, tuple, torch.Size})
 KINDS[TupleValue] = VaryingKind(_place_of_tuple, _hint_of_tuple, _has_open_item)

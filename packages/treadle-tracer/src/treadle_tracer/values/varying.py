@@ -84,13 +84,18 @@ def _are_equal_tuples(tx: TraceContext, a: Value, b: Value) -> bool | None:
         return False
     pairs = [(varies(x) or varies(y), x, y) for x, y in zip(one, other, strict=True)]
     # Items that do not vary come first: where they differ, nothing is guarded.
-    if any(x.hash_key(tx) != y.hash_key(tx) for is_open, x, y in pairs if not is_open):
+    if not all(_is_one_key(x.hash_key(tx), y.hash_key(tx)) for is_open, x, y in pairs if not is_open):
         return False
     for is_open, x, y in pairs:
         equal = are_equal(tx, x, y) if is_open else True
         if not equal:
             return equal
     return True
+
+
+def _is_one_key(a: Any, b: Any) -> bool:
+    """Whether a dict takes two hash keys for one."""
+    return a is b or (hash(a) == hash(b) and bool(a == b))
 
 
 _NUMBERS = (int, bool, float)

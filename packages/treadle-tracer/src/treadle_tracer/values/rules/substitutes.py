@@ -148,11 +148,13 @@ def block_diag(*tensors: torch.Tensor) -> torch.Tensor:
     return torch.cat(rows)
 
 
-def gradient(input: torch.Tensor, *, spacing: Any = 1, dim: Any = None, edge_order: int = 1) -> list[torch.Tensor]:
+def gradient(
+    input: torch.Tensor, *, spacing: Any = 1, dim: Any = None, edge_order: int = 1
+) -> tuple[torch.Tensor, ...]:
     """torch.gradient with steps that are numbers"""
     dims = range(input.dim()) if dim is None else [dim] if isinstance(dim, int) else dim
     steps = spacing if isinstance(spacing, (tuple, list)) else [spacing] * len(dims)
-    return [_differences(input, d, step, edge_order) for d, step in zip(dims, steps, strict=True)]
+    return tuple([_differences(input, d, step, edge_order) for d, step in zip(dims, steps, strict=True)])
 
 
 def _differences(x: torch.Tensor, dim: int, step: Any, edge_order: int) -> torch.Tensor:

@@ -74,7 +74,7 @@ def _maps_rows_in_a_transform(tx: TraceContext, named: Kwargs) -> bool:
     source, bias = named.get("input"), named.get("bias", NONE)
     if not is_transforming() or not isinstance(source, TensorValue) or not isinstance(bias, TensorValue):
         return False
-    return source.fake.dim() == 3 and _has_symbolic_size(source)
+    return source.fake.dim() == 3 and bias.fake.dim() == 1 and _has_symbolic_size(source)
 
 
 def _keeps_history_of_blocks(tx: TraceContext, args: Args, kwargs: Kwargs) -> Value:
