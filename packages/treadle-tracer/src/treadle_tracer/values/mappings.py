@@ -29,9 +29,9 @@ from treadle_tracer.values.key_guards import guard_key_of, guard_keys_of, guard_
 from treadle_tracer.values.keys import asks_objects, check_keys
 from treadle_tracer.values.outside_identity import settle_address
 from treadle_tracer.values.sequences import TupleValue, symbolic_length
-from treadle_tracer.values.tuple_keys import read_items
+from treadle_tracer.values.tuple_keys import is_followed, read_items
 from treadle_tracer.values.value import NotConstant, Raised, Value, special_method
-from treadle_tracer.values.varying import VaryingKey, are_equal, place_of, varies
+from treadle_tracer.values.varying import VaryingKey, are_equal, varies
 
 if TYPE_CHECKING:
     from treadle_tracer.source import Source
@@ -130,8 +130,7 @@ class DictValue(Value):
         if not is_open and not self.has_open_keys:
             return key.hash_key(tx)
         own = self.entries if self.keys_guarded or self.source is None else self.stored
-        is_unguardable = is_open and self.source is not None and place_of(tx, key) is None
-        if len(own) > _MOST_COMPARED or is_unguardable:
+        if len(own) > _MOST_COMPARED or (is_open and not is_followed(tx, key, self.source is not None)):
             self.close_keys(tx)
             return key.hash_key(tx)
         for held, (other, _) in list(own.items()):

@@ -36,6 +36,13 @@ def read_items(tx: TraceContext, key: Value) -> None:
                 item.hash_key(tx)
 
 
+def is_followed(tx: TraceContext, key: Value, is_outside: bool) -> bool:
+    """Whether guards can follow a key that varies: in an outside dict the key itself, in one of the trace what it is compared by."""
+    if is_outside or not isinstance(key, TupleValue):
+        return place_of(tx, key) is not None
+    return all(is_followed(tx, item, False) for item in key.unpack(tx) if varies(item))
+
+
 def _has_open_item(value: TupleValue) -> bool:
     open_items = [item for item in value.items if varies(item)] if value.cls in _KEYS else []
     return bool(open_items) and all(item.python_type() in _ITEMS for item in open_items)  # a float may be no number
