@@ -413,7 +413,7 @@ def test_other_attention_is_left_to_pytorch(options):
         torch.manual_seed(1)
         assert_same(run(q), wanted)
         return
-    with pytest.raises(RuntimeError, match="No viable backend"):
+    with pytest.raises(RuntimeError):
         run(q)
 
 

@@ -9,7 +9,7 @@ the plain operators.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 from torch._C import DispatchKey, DispatchKeySet
@@ -24,12 +24,21 @@ from treadle_tracer.values.tensor import TensorValue
 from treadle_tracer.values.value import Value
 
 if TYPE_CHECKING:
-    from treadle_tracer.values.jagged_tensors import JaggedTensor
     from treadle_tracer.values.value import TraceContext
 
 aten = torch.ops.aten
 _COMPOSITE = (DispatchKey.CompositeImplicitAutogradNestedTensor, DispatchKey.CompositeImplicitAutograd)
 _VALUES = (aten._nested_get_values.default, aten.values.default)
+
+
+class JaggedParts(Protocol):
+    """What a stand-in is made of: see `jagged_tensors.JaggedTensor`."""
+
+    values: TensorValue
+    lengths: Value
+    ragged_dim: int
+
+    def sizes(self) -> list[Any]: ...
 
 
 class JaggedStandIn(torch.Tensor):
@@ -42,7 +51,7 @@ class JaggedStandIn(torch.Tensor):
     ragged_stride: Any
 
     @staticmethod
-    def of(tensor: JaggedTensor) -> JaggedStandIn:
+    def of(tensor: JaggedParts) -> JaggedStandIn:
         """A stand-in. PyTorch asks it for sizes and strides; those that it is made with are never seen."""
         keys = DispatchKeySet(DispatchKey.NestedTensor).add(DispatchKey.AutogradNestedTensor)
         values, ones = tensor.values.fake, (1,) * (tensor.values.fake.dim() + 1)

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from treadle_tracer.by_identity import IdentityDict
-from treadle_tracer.class_facts import defining_package
+from treadle_tracer.class_facts import defining_package, is_class, module_of, qualname_of
 from treadle_tracer.errors import InternalError
 from treadle_tracer.values.rules import (
     class_statements,
@@ -113,8 +113,9 @@ def rule_of(obj: Any) -> Rule | None:
             return folds(obj)
         name = f"{obj.__module__}.{obj.__qualname__}"
         return _rules_by_name().get(name) if name in _NAMES and package == name.partition(".")[0] else None
-    if found is None and isinstance(obj, type) and obj.__module__.startswith("torch."):
-        return _rules_by_name().get(f"{obj.__module__}.{obj.__qualname__}")
+    if found is None and is_class(obj) and type(module_of(obj)) is str:
+        name = f"{module_of(obj)}.{qualname_of(obj)}"
+        return _rules_by_name().get(name) if name in _NAMES else None
     return found
 
 
