@@ -16,9 +16,21 @@ import torch.nn.functional as F
 def linspace(start: Any, end: Any, steps: Any, *, dtype: Any = None, device: Any = None) -> torch.Tensor:
     """torch.linspace of a floating dtype: from both ends to the middle, as kernels do; one step gives `start`."""
     torch._check(steps >= 0)
-    place = torch.arange(steps, dtype=torch.get_default_dtype() if dtype is None else dtype, device=device)
+    wanted = torch.get_default_dtype() if dtype is None else dtype
+    if wanted is torch.float32:
+        return _linspace_of_floats(start, end, steps, device)
+    place = torch.arange(steps, dtype=wanted, device=device)
     step = (end - start) / max(steps - 1, 1)
     return torch.where(place < max(steps // 2, 1), place * step + start, end - (steps - 1 - place) * step)
+
+
+def _linspace_of_floats(start: Any, end: Any, steps: Any, device: Any) -> torch.Tensor:
+    """The numbers of the kernel, which computes with ends and a step of single precision and rounds once (RangeFactoriesKernel.cpp)."""
+    first, last = (torch.full((), number, dtype=torch.float32, device=device) for number in (start, end))
+    step = ((last - first) / max(steps - 1, 1)).double()
+    place = torch.arange(steps, dtype=torch.float64, device=device)
+    rising, falling = first.double() + place * step, last.double() - (steps - 1 - place) * step
+    return torch.where(place < max(steps // 2, 1), rising, falling).float()
 
 
 def logspace(start: Any, end: Any, steps: Any, base: float = 10.0, *, dtype: Any = None, device: Any = None) -> Any:
