@@ -442,3 +442,13 @@ def test_a_change_of_the_ragged_dimension_is_guarded():
         torch.testing.assert_close(result._values.detach(), each._values.detach() * 2)
         assert result.requires_grad == each.requires_grad
         assert (result.lengths() is None) == (each.lengths() is None)
+
+
+def test_features_that_change():
+    def program(x):
+        return x._strides[1], torch.softmax(x, 1) * x.size(-1), x.transpose(1, 2)
+
+    run, _ = compiled(program)
+    for lengths, features in (((3, 5, 2), 8), ((7, 2, 4), 12), ((4, 4), 16), ((9, 1, 3), 10)):
+        x = jagged(lengths, (features,))
+        assert_same(run(x), program(x))

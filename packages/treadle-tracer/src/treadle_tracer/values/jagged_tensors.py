@@ -102,6 +102,10 @@ class JaggedTensor(DispatchedTensor):
             return self._numbers(tx, self.sizes())
         if name == "_strides":
             stride = self.values.fake.stride()
+            if type(stride[self.ragged_dim - 1]) is not int:  # PyTorch's number has no such multiples
+                raise Unsupported(
+                    "tensor-attribute", f".{name} of {self.describe()}, of sequences whose features change"
+                )
             return self._numbers(tx, [self.length.sym * stride[self.ragged_dim - 1], *stride])
         return super().get_attr(tx, name)
 
