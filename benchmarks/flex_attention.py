@@ -11,7 +11,7 @@ are interleaved. A figure is the median of the processor's microseconds of one c
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -86,15 +86,5 @@ def measure(name: str, with_torch: bool) -> dict[str, int]:
         return single_programs.interleaved(variants, lambda forward: forward(*given), UNTIMED, TIMED, 1e-4)
 
 
-def main(arguments: Sequence[str]) -> int:
-    options = single_programs.parsed(__doc__, PROGRAMS, DEFAULT_OUTPUT, arguments)
-    found: dict[str, dict[str, int]] = {}
-    for name in options.programs:
-        found[name] = single_programs.in_own_process(measure, name, not options.no_torch)
-        print(name, found[name], file=sys.stderr, flush=True)
-    single_programs.report(" ".join(["python benchmarks/flex_attention.py", *arguments]), found, options.output)
-    return 0
-
-
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(single_programs.run(__doc__, "flex_attention.py", PROGRAMS, DEFAULT_OUTPUT, measure, sys.argv[1:]))

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import itertools
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -136,15 +136,5 @@ def measure(name: str, with_torch: bool) -> dict[str, int]:
         return single_programs.interleaved(variants, call, UNTIMED, TIMED, 1e-4)
 
 
-def main(arguments: Sequence[str]) -> int:
-    options = single_programs.parsed(__doc__, PROGRAMS, DEFAULT_OUTPUT, arguments)
-    found: dict[str, dict[str, int]] = {}
-    for name in options.programs:
-        found[name] = single_programs.in_own_process(measure, name, not options.no_torch)
-        print(name, found[name], file=sys.stderr, flush=True)
-    single_programs.report(" ".join(["python benchmarks/jagged.py", *arguments]), found, options.output)
-    return 0
-
-
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(single_programs.run(__doc__, "jagged.py", PROGRAMS, DEFAULT_OUTPUT, measure, sys.argv[1:]))

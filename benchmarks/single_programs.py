@@ -36,6 +36,27 @@ def parsed(
     return parser.parse_args(arguments)
 
 
+def run(
+    description: str | None,
+    script: str,
+    programs: Iterable[str],
+    output: Path,
+    measure: Callable[[str, bool], dict[str, int]],
+    arguments: Sequence[str],
+) -> int:
+    """Measure programs one by one, each in a process of its own, and report them: the whole of a script like this.
+
+    measure(name, whether torch.compile is among the variants): microseconds of the variants.
+    """
+    options = parsed(description, programs, output, arguments)
+    found: dict[str, dict[str, int]] = {}
+    for name in options.programs:
+        found[name] = in_own_process(measure, name, not options.no_torch)
+        print(name, found[name], file=sys.stderr, flush=True)
+    report(" ".join([f"python benchmarks/{script}", *arguments]), found, options.output)
+    return 0
+
+
 def in_own_process(measure: Callable[..., Any], *arguments: Any) -> Any:
     """What `measure` returns in a process of its own."""
     with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:
