@@ -251,6 +251,56 @@ def test_modes(mode):
     assert not said.breaks
 
 
+def _at_the_start(x):
+    with torch.no_grad():
+        torch._dynamo.graph_break()
+    return x + 1
+
+
+def _a_view_of_values(x):
+    values = x.values() * 2
+    with torch.no_grad():
+        y = nested_tensor_from_jagged(values, x.offsets())
+    return y.values() * 2, y.requires_grad
+
+
+def _views(x):
+    with torch.no_grad():
+        found = [x.transpose(1, 1), x.transpose(1, 2), x.values(), *x.split([3, 5], -1), x * 2]
+    return [(y * 2, y.requires_grad) for y in found], x.values() + found[2]
+
+
+def _written(x):
+    with torch.no_grad():
+        x.mul_(2)
+    return x + 1
+
+
+def _values_written(x):
+    with torch.no_grad():
+        x.values().mul_(2)
+    return x + 1
+
+
+@pytest.mark.parametrize("make", [lambda x: x, torch.sin], ids=["a leaf", "with a history"])
+@pytest.mark.parametrize("program", [_at_the_start, _a_view_of_values, _views, _written, _values_written])
+def test_no_grad_inside(program, make):
+    run, _ = compiled(program)
+    for seed, lengths in enumerate(LENGTHS):
+        pair = []
+        for function in (run, program):
+            torch.manual_seed(seed)
+            x = jagged(lengths, requires_grad=True)
+            result = function(make(x))
+            total = of_values(result)
+            gradient = torch.autograd.grad(total, x, allow_unused=True)[0] if isinstance(total, torch.Tensor) else None
+            pair.append((result, gradient))
+        assert_same(pair[0][0], pair[1][0])
+        assert (pair[0][1] is None) == (pair[1][1] is None)
+        if pair[0][1] is not None:
+            assert_same(pair[0][1], pair[1][1], with_ends=False)
+
+
 def test_lengths_are_those_of_one_tensor_of_offsets():
     def program(x, y):
         return x * y, x.size(1) == y.size(1)
@@ -384,6 +434,17 @@ def test_attention_to_other_sequences():
     assert not said.breaks
 
 
+def test_a_greatest_length_that_is_wrong():
+    def program(values, offsets):
+        x = nested_tensor_from_jagged(values, offsets, min_seqlen=1, max_seqlen=4).unflatten(-1, [2, 4])
+        return F.scaled_dot_product_attention(*[x.transpose(1, 2)] * 3).values()
+
+    run, _ = compiled(program)
+    for lengths in ((3, 4, 2), (3, 5, 2), (1, 1, 7)):
+        values, offsets = torch.randn(sum(lengths), 8), F.pad(torch.tensor(lengths).cumsum(0), (1, 0))
+        torch.testing.assert_close(run(values, offsets), program(values, offsets))
+
+
 def test_gradients_of_attention():
     def program(values, offsets):
         x = nested_tensor_from_jagged(values, offsets).unflatten(-1, [2, 4])
@@ -452,3 +513,27 @@ def test_features_that_change():
     for lengths, features in (((3, 5, 2), 8), ((7, 2, 4), 12), ((4, 4), 16), ((9, 1, 3), 10)):
         x = jagged(lengths, (features,))
         assert_same(run(x), program(x))
+
+
+aten = torch.ops.aten
+DIRECT = {
+    "rows": lambda x, o: aten._jagged_to_padded_dense_forward(x * 2, [o], [5], 0.5),
+    "rows of more dimensions": lambda x, o: aten._jagged_to_padded_dense_forward(x.view(-1, 2, 4) * 2, [o], [5], 0.5),
+    "sequences": lambda x, o: aten._padded_dense_to_jagged_forward(x.expand(3, 10, 8) * 2, [o], 10),
+    "sequences of unknown length": lambda x, o: aten._padded_dense_to_jagged_forward(x.expand(3, 10, 8) * 2, [o]),
+    "two dimensions": lambda x, o: aten._jagged_to_padded_dense_forward(x * 2, [o, torch.arange(11)], [5, 2], 0.5),
+}
+
+
+@pytest.mark.parametrize("name", DIRECT)
+def test_kernels_for_padding_called_by_the_program(name):
+    run, _ = compiled(DIRECT[name])
+    arguments = torch.randn(10, 8), torch.tensor([0, 3, 8, 10])
+    try:
+        wanted = DIRECT[name](*arguments)
+    except RuntimeError as error:
+        with pytest.raises(RuntimeError) as raised:
+            run(*arguments)
+        assert str(raised.value) == str(error)
+    else:
+        torch.testing.assert_close(run(*arguments), wanted)

@@ -20,6 +20,9 @@ def attention(
 ) -> torch.Tensor:
     """Sequences (heads, total, head_dim), with the offsets and the greatest lengths of queries and of keys, to such sequences."""
     of_queries, of_keys = offsets
+    for lengths, most in ((of_queries.diff(), longest[0]), (of_keys.diff(), longest[1])):
+        if most is not None:  # PyTorch does not read it on CPUs, so that it may be wrong
+            torch._check(bool((lengths <= most).all()))
     is_found = longest[0] is None or longest[1] is None
     most_queries = longest_of(of_queries) if longest[0] is None else longest[0]
     if longest[1] is not None:

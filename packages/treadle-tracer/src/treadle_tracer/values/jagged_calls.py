@@ -19,6 +19,7 @@ from treadle_tracer.source import ConstSource
 from treadle_tracer.values.functions import FunctionValue
 from treadle_tracer.values.operator_calls import DispatchedTensor, OperatorCall, current_call, example
 from treadle_tracer.values.ragged_lengths import RaggedLength, is_ragged
+from treadle_tracer.values.sequences import Sequence as SequenceValue
 from treadle_tracer.values.sequences import TupleValue
 from treadle_tracer.values.tensor import TensorValue
 from treadle_tracer.values.value import Value
@@ -48,7 +49,7 @@ class JaggedStandIn(torch.Tensor):
     of_sizes: list[Any]
     of_values: torch.Tensor
     has_holes: bool
-    ragged_stride: Any
+    ragged_dim: int
 
     @staticmethod
     def of(tensor: JaggedParts) -> JaggedStandIn:
@@ -60,7 +61,7 @@ class JaggedStandIn(torch.Tensor):
             False, False, "sizes", False, True, keys, storage_size=values.element_size(),
         )  # fmt: skip
         made.of_sizes, made.of_values, made.has_holes = tensor.sizes(), values, isinstance(tensor.lengths, TensorValue)
-        made.ragged_stride = values.stride()[tensor.ragged_dim - 1]
+        made.ragged_dim = tensor.ragged_dim
         return made
 
     @classmethod
@@ -72,7 +73,8 @@ class JaggedStandIn(torch.Tensor):
 
 
 def _strides(of: JaggedStandIn) -> list[Any]:
-    return [next(filter(is_ragged, of.of_sizes)) * of.ragged_stride, *of.of_values.stride()]
+    strides = of.of_values.stride()
+    return [of.of_sizes[of.ragged_dim] * strides[of.ragged_dim - 1], *strides]
 
 
 def _count(of: JaggedStandIn) -> Any:
@@ -144,21 +146,38 @@ class JaggedCall(OperatorCall):
     def _without_gradients(self, value: Value) -> Value:
         return value
 
+    def _check_history(self, value: Value) -> None:
+        """Raise Unsupported for a view in no_grad of values with gradients: whether it requires any depends on what it is a view of."""
+        if isinstance(value, SequenceValue):
+            for item in value.items:
+                self._check_history(item)
+        made = value.stand_in.of_values if isinstance(value, DispatchedTensor) else getattr(value, "fake", None)  # type: ignore[attr-defined]
+        if isinstance(made, torch.Tensor) and made.requires_grad and not torch.is_grad_enabled():
+            raise Unsupported("tensor-subclass", f"{self._name} in no_grad, a view of a jagged tensor with gradients")
+
     def carry_out(self, function: Any, args: list[Value], kwargs: dict[str, Value]) -> Value:
         """The operator, as PyTorch's own code for it does it."""
         tx = self._tx
         if function in _VALUES:
             jagged: Any = args[0]
-            return tx.run_in_graph("call_function", aten.alias.default, [jagged.values], {})
+            values = tx.run_in_graph("call_function", aten.alias.default, [jagged.values], {})
+            self._check_history(values)
+            return values
+        returns = function._schema.returns
+        writes = bool(returns) and returns[0].alias_info is not None and returns[0].alias_info.is_write
+        if writes and args[0].source is not None and args[0].get_attr(tx, "requires_grad").truth(tx):
+            raise Unsupported(
+                "tensor-subclass", f"{function}, which writes to a jagged tensor with gradients from outside"
+            )
         implementation, given = _implementation(tx, function, args)
         if implementation is None:
             raise Unsupported("tensor-subclass", f"{function} of a jagged tensor, which PyTorch does not carry out")
         result = tx.inline(FunctionValue.outside(tx, implementation, ConstSource(implementation)), given, kwargs)
-        returns = function._schema.returns
-        if returns and returns[0].alias_info is not None and returns[0].alias_info.is_write:
+        if writes:
             return args[0]
+        self._check_history(result)
         if isinstance(result, DispatchedTensor) and any(result is value for value in args):
-            return result.again(tx)  # type: ignore[attr-defined]
+            return result.again(tx)  # type: ignore[attr-defined, no-any-return]
         return result
 
     def operator(self, function: Any, args: Sequence[Any], kwargs: dict[str, Any] | None) -> Any:

@@ -176,7 +176,9 @@ def _metadata(obj: Any) -> tuple[Any, ...]:
 
 
 def _differentiable_values(obj: Any) -> torch.Tensor:
-    """The values as autograd knows them, in any grad mode."""
+    """The values as autograd knows them, in any grad mode. Raises TypeError for any other object, which a later call may have there."""
+    if type(obj) is not jagged_class():
+        raise TypeError(f"{type(obj).__qualname__} is no jagged tensor")
     was_enabled = torch.is_grad_enabled()
     torch._C._set_grad_enabled(True)
     try:
@@ -190,6 +192,11 @@ def wrap_jagged(tx: TraceContext, obj: Any, source: Source) -> Value:
     if is_below_autograd():
         raise Unsupported("tensor-kind", f"{source.text} in a function that runs below autograd")
     tx.guards.add(source, "type_is", type(obj))
+    if obj.requires_grad and tx.has_set_state(torch._C._set_grad_enabled, ()):
+        # A view of its values, made at the start, does not survive what is written to them in no_grad before the program takes the tensor.
+        raise Unsupported(
+            "tensor-kind", f"{source.text}, a jagged tensor with gradients, behind a switch of the grad mode"
+        )
     tx.guards.add(
         source, "call", _HasMetadata(_metadata(obj)), f"{source.text} has its ragged dimension and other metadata"
     )
@@ -241,7 +248,7 @@ def _new_jagged(
     """A jagged tensor as the program has made it, with the history of its values."""
     from torch.nested._internal.nested_tensor import NestedTensor, _nt_view_dummy
 
-    with torch._C.DisableTorchFunctionSubclass():
+    with torch._C.DisableTorchFunctionSubclass(), torch.enable_grad():  # whether it has a history, the values tell
         made: Any
         if not values.requires_grad:
             made = NestedTensor(values, offsets, lengths=lengths, _ragged_idx=ragged_dim)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import TYPE_CHECKING
 
 import torch
@@ -54,7 +55,10 @@ def _view(tx: TraceContext, args: Args, kwargs: Kwargs) -> Value:
     for name in ("min_seqlen", "max_seqlen"):
         if not is_none(given.get(name, NONE)):
             cache.set_item(tx, Constant(name), given[name])
-    return new_jagged(tx, given["values"], given["offsets"], given.get("lengths", NONE), given.get("ragged_idx"), cache)
+    values = given["values"].force(tx) if isinstance(given["values"], LazyValue) else given["values"]
+    if isinstance(values, TensorValue) and values.fake.requires_grad and not torch.is_grad_enabled():
+        raise Unsupported("tensor-subclass", "a jagged view in no_grad of values that require gradients")
+    return new_jagged(tx, values, given["offsets"], given.get("lengths", NONE), given.get("ragged_idx"), cache)
 
 
 def _from_padded(tx: TraceContext, args: Args, kwargs: Kwargs) -> Value:
@@ -77,7 +81,7 @@ def _override(tx: TraceContext, args: Args, kwargs: Kwargs) -> Value:
     values = {} if mapping is None else {key.constant(): value for key, value in mapping.items(tx)}
     name = function.get_attr(tx, "__name__")
     items = given["args"].unpack(tx)
-    if name.is_constant() and name.constant() in _TREATED_APART:
+    if name.is_constant() and name.constant() in _treated_apart():
         from torch.nested._internal.ops import jagged_torch_function
 
         return tx.inline(tx.wrap_known(jagged_torch_function), [function, *items], values)
@@ -85,10 +89,13 @@ def _override(tx: TraceContext, args: Args, kwargs: Kwargs) -> Value:
         return call_plain(tx, function, items, values)
 
 
-_TREATED_APART = frozenset(
-    ("scaled_dot_product_attention", "flatten", "rms_norm", "apply_", "share_memory_", "is_shared")
-)
-"""Names of the functions for which jagged tensors have code before PyTorch takes them apart."""
+@functools.cache
+def _treated_apart() -> frozenset[str]:
+    """Names of the functions for which jagged tensors have code before PyTorch takes them apart: that code compares names with strings."""
+    from torch.nested._internal.ops import jagged_torch_function
+
+    strings = (constant for constant in jagged_torch_function.__code__.co_consts if isinstance(constant, str))
+    return frozenset(("scaled_dot_product_attention", *strings))
 
 
 def _check(tx: TraceContext, args: Args, kwargs: Kwargs) -> Value:
@@ -150,22 +157,24 @@ def _padded(tx: TraceContext, args: Args, kwargs: Kwargs) -> Value:
     """`aten._jagged_to_padded_dense_forward(values, [offsets], [longest], padding)`"""
     given = _named("values offsets max_lengths padding_value", args, kwargs)
     values, padding = given["values"], given.get("padding_value", Constant(0.0)).constant()
+    offsets, longest = given["offsets"].unpack(tx), given["max_lengths"].unpack(tx)
+    is_plain = isinstance(values, TensorValue) and values.fake.dim() == 2 and not values.fake.dtype.is_complex
+    if not is_plain or len(offsets) != 1 or len(longest) != 1:  # no call of PyTorch's own code
+        return tx.run_in_graph("call_function", aten._jagged_to_padded_dense_forward, args, kwargs)
     assert isinstance(values, TensorValue)
-    if values.fake.dtype.is_complex:
-        raise Unsupported("torch-call-raises", "padding of complex numbers")
     fill = Constant(jagged_padding.fill_of(padding, values.fake.dtype))
-    (longest,) = given["max_lengths"].unpack(tx)
-    plain = [values, *given["offsets"].unpack(tx), longest, fill, _is_found(tx, values, longest)]
+    plain = [values, *offsets, *longest, fill, _is_found(tx, values, longest[0])]
     return tx.inline(tx.wrap_known(jagged_padding.padded), plain, {})
 
 
 def _without_padding(tx: TraceContext, args: Args, kwargs: Kwargs) -> Value:
     """`aten._padded_dense_to_jagged_forward(rows, [offsets], total)`"""
     given = _named("dense offsets total_L", args, kwargs)
-    if is_none(given.get("total_L", NONE)):
-        raise Unsupported("tensor-subclass", "sequences without padding, of unknown length")
-    rows, total = given["dense"], given["total_L"]
-    plain = [rows, *given["offsets"].unpack(tx), total, _is_found(tx, rows, total)]
+    rows, offsets, total = given["dense"], given["offsets"].unpack(tx), given.get("total_L", NONE)
+    is_plain = isinstance(rows, TensorValue) and rows.fake.dim() == 3 and not rows.fake.dtype.is_complex
+    if not is_plain or len(offsets) != 1 or is_none(total):
+        return tx.run_in_graph("call_function", aten._padded_dense_to_jagged_forward, args, kwargs)
+    plain = [rows, *offsets, total, _is_found(tx, rows, total)]
     return tx.inline(tx.wrap_known(jagged_padding.without_padding), plain, {})
 
 
