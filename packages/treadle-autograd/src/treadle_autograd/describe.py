@@ -8,8 +8,7 @@ each, views of an input by the input and a geometry. The runtime wrapper rebuild
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -19,7 +18,7 @@ from torch.types import py_sym_types
 
 from treadle_shapes.expr import Node, free_symbols
 from treadle_shapes.layouts import nested_extent, without_floor
-from treadle_shapes.torch import env_of, expr_of, is_at_beginning, raw_expr
+from treadle_shapes.torch import env_of, expr_of, is_at_beginning, raw_expr, share_version_counter
 
 from .contract import (
     Constant,
@@ -331,20 +330,7 @@ def _is_view_of(one: torch.Tensor | None, other: torch.Tensor) -> bool:
 
 def _detached(alias: torch.Tensor, base: torch.Tensor) -> Detached | None:
     """What tells `alias` from a view of `base` with the same storage; None if it counts the same versions."""
-    version, of_base = alias._version, base._version
-    with _version_set(base, of_base + 1):
-        is_shared = alias._version == version + 1
-    return None if is_shared else Detached(version, alias._is_view())
-
-
-@contextmanager
-def _version_set(tensor: torch.Tensor, version: int) -> Iterator[None]:
-    before = tensor._version
-    torch._C._autograd._unsafe_set_version_counter((tensor,), (version,))
-    try:
-        yield
-    finally:
-        torch._C._autograd._unsafe_set_version_counter((tensor,), (before,))
+    return None if share_version_counter(alias, base) else Detached(alias._version, alias._is_view())
 
 
 @dataclass(frozen=True)

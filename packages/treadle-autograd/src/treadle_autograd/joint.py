@@ -12,7 +12,7 @@ their backward formulas, and the recorder below functionalisation writes the ope
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -60,6 +60,7 @@ class JointTrace:
     custom     calls of custom autograd functions in the forward part
     cuts       for every output in `sources`' values, the name of the node that the others are computed from
     lossy      why the forward part, run under autograd, has another history than the program (`lost_histories`), or None
+    results_to_cut  where it is lossy, the calls of the traced graph in the place of `cuts`' nodes
     states     random nodes that backward can replay -> the node that reads the generator's state in front of each
     """
 
@@ -74,6 +75,7 @@ class JointTrace:
     custom: tuple[CustomCall, ...]
     states: Mapping[fx.Node, fx.Node]
     lossy: str | None = None
+    results_to_cut: Mapping[int, str] = field(default_factory=dict)
 
     @property
     def n_primals(self) -> int:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any, cast
 
 from torch import fx
 
-from .errors import UnsupportedGraph
 from .gradient_programs import GradientPrograms, Recipe
 from .joint import trace_joint
 from .kept.key import program_key
@@ -15,7 +15,7 @@ from .kept.program import kept_graphs
 from .kept.record import Program
 from .kept.store import BackwardNames, KeepingCompiler, find_program, is_keeping, keep_program
 from .partition import divided
-from .traced_run import Traced
+from .traced_run import Traced, results_to_cut
 from .training import ProgramFacts, TrainingProgram
 
 Compiled = Callable[..., Sequence[Any]]
@@ -65,13 +65,15 @@ def _made(
     joint = trace_joint(gm, example_inputs, recipe.decompositions)
     if joint is None:
         return None
+    is_lossy = bool(joint.cuts) and joint.lossy is not None
+    if is_lossy:
+        found = results_to_cut(gm, joint.contract, joint.tangents, joint.cuts)
+        joint = replace(joint, results_to_cut=found)
     halves = divided(joint, recipe.partition)
-    if joint.cuts and joint.lossy is not None:
-        raise UnsupportedGraph(f"an output is computed from another, and {joint.lossy}")
     compiled = forward(halves.forward, [*joint.contract.static_tensors, *example_inputs])
     facts = ProgramFacts.of(joint, halves)
     name, names = halves.forward.meta.get("kept_as"), None
-    if key is not None and name is not None and not (halves.numbers or joint.custom):
+    if key is not None and name is not None and not (halves.numbers or joint.custom or is_lossy):
         keep_program(key, Program.of(name, joint, halves, facts), gm)
         names = BackwardNames(key, cast(KeepingCompiler, recipe.compile))
     programs = GradientPrograms(Traced(gm), recipe)

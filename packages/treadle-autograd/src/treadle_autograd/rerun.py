@@ -78,7 +78,7 @@ class DifferentiableRun(fx.Interpreter):
         name = n.meta.get("replaces", n.name)
         if name in self._names:
             self._whole[name] = result
-            result = self.ends[name] = _Gate.apply(self._gates, result, self._real.get(name))
+            result = self.ends[name] = self._gates.gate(result, self._real.get(name))
         return result
 
     def gate(self, value: Any) -> Any:
@@ -95,9 +95,9 @@ class Gates:
 
     are_closed = False
 
-    def gate(self, value: Any) -> Any:
-        """A tensor that requires gradients behind a gate; any other value itself."""
-        return _Gate.apply(self, value, None) if isinstance(value, torch.Tensor) and value.requires_grad else value
+    def gate(self, value: Any, real: torch.Tensor | None = None) -> Any:
+        """A tensor that requires gradients behind a gate; any other value itself. real: where the gradients go instead, if not None."""
+        return _Gate.apply(self, value, real) if isinstance(value, torch.Tensor) and value.requires_grad else value
 
     def gradients(self, outputs: Sequence[Any], inputs: Sequence[Any], tangents: Sequence[Any]) -> Sequence[Any]:
         """Gradients that end at the gates, differentiable in grad mode."""

@@ -6,11 +6,14 @@
         return h.sin()
 
 The functional graph (`rerun`) holds `clamp` in the place of `h`, computed with gradients off, and cannot tell that it keeps a history.
+
+Gradients can end at results that others are computed from, as in `rerun`, where the program does not write to these any more
+(`results_to_cut`): the rest of the program is given views of them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
 from typing import Any
@@ -18,10 +21,14 @@ from typing import Any
 import torch
 from torch import fx
 
+from treadle_shapes.torch import operator
+
 from .asserts import is_assert
 from .contract import Contract, FreshOutput, InputDescription, Relation, StaticInput, ViewOfFresh
+from .errors import UnsupportedGraph
 from .graph_runner import GraphRunner
 from .joint import Gradients, JointTrace
+from .recorder import storage_key
 from .rerun import Gates
 
 
@@ -40,14 +47,25 @@ class TracedRun:
     """One run of a traced graph, as `rerun.DifferentiableRun` is one of its functional graph.
 
     inputs: the primals that it ran with. outputs: the program's results by their positions among the functional graph's outputs.
+    cuts, real: as in `DifferentiableRun`, `cuts` being those of the functional graph; empty where gradients are to end at inputs only.
     """
 
-    def __init__(self, traced: Traced, joint: JointTrace) -> None:
+    def __init__(
+        self,
+        traced: Traced,
+        joint: JointTrace,
+        cuts: Mapping[int, str] | None = None,
+        real: Mapping[int, torch.Tensor] | None = None,
+    ) -> None:
         self.inputs: list[Any] = []
         self.outputs: dict[int, torch.Tensor] = {}
+        self.ends: dict[str, torch.Tensor] = {}
         self._traced = traced
         self._joint = joint
         self._gates = Gates()
+        self._cuts, self._real = cuts or {}, real or {}
+        self._positions = {name: position for position, name in joint.results_to_cut.items()} if cuts else {}
+        self._whole: dict[int, torch.Tensor] = {}
 
     def run(self, values: Sequence[Any]) -> None:
         """Run with `values` for the primals; what the program writes to is copied first.
@@ -61,7 +79,7 @@ class TracedRun:
             key = _key(contracts[0].inputs[mutation.input])
             given[key] = copy_with_history(given[key])
         results = self._run_graph(contracts[0], given)
-        self.outputs = _by_position(contracts[0], results)
+        self.outputs = {**_by_position(contracts[0], results), **self._whole}
         for mutation in contracts[0].mutations:
             if mutation.has_history:
                 self.outputs[mutation.position] = given[_key(contracts[0].inputs[mutation.input])]
@@ -86,7 +104,16 @@ class TracedRun:
             found = attrgetter(str(node.target))(gm)
             attributes[str(node.target)] = given.get((True, id(found)), found)
         arguments = [given[_key(i)] for i in contract.inputs if not isinstance(i, StaticInput)]
-        return GraphRunner(gm, attributes, _call).run(*arguments, enable_io_processing=False)  # type: ignore[no-any-return]
+        return GraphRunner(gm, attributes, self._call).run(*arguments, enable_io_processing=False)  # type: ignore[no-any-return]
+
+    def _call(self, node: fx.Node, args: Any, kwargs: Any) -> Any:
+        result = _call(node, args, kwargs)
+        position = self._positions.get(node.name)
+        if position is None:
+            return result
+        self._whole[position] = result
+        ended = self.ends[self._cuts[position]] = self._gates.gate(result, self._real.get(position))
+        return ended
 
     def why_not_found(self) -> str | None:
         """Why this run cannot stand for the functional graph's."""
@@ -104,6 +131,48 @@ class TracedRun:
     def gradients(self, outputs: Sequence[Any], inputs: Sequence[Any], tangents: Sequence[Any]) -> Sequence[Any]:
         """Gradients that end at the inputs. They are differentiable in grad mode, all the way to what the inputs are computed from."""
         return self._gates.gradients(outputs, inputs, tangents)
+
+
+def results_to_cut(
+    gm: fx.GraphModule, contract: Contract, positions: Collection[int], cuts: Collection[int]
+) -> dict[int, str]:
+    """The names of the traced graph's calls whose results are the functional graph's outputs at `cuts`.
+
+    positions: of all outputs that are differentiated. Raises UnsupportedGraph where a run of the traced graph does not find one of them,
+    or writes to one at which gradients are to end.
+    """
+    results: Any = gm.graph.output_node().args[0]
+    nodes = {
+        described.position: node
+        for described, node in zip(contract.outputs, results, strict=True)
+        if isinstance(described, FreshOutput) and isinstance(node, fx.Node)
+    }
+    if any(position not in nodes for position in positions):
+        raise UnsupportedGraph("an output is computed from another, and not all of them are the program's own results")
+    for position in cuts:
+        node = nodes[position]
+        writer = _next_write(node) if node.op.startswith("call_") else node.name
+        if writer is not None:
+            raise UnsupportedGraph(f"an output is computed from another, which {writer} may change")
+    return {position: nodes[position].name for position in cuts}
+
+
+def _next_write(node: fx.Node) -> str | None:
+    """The name of a call behind `node` that may write to the memory of its result."""
+    key = storage_key(node.meta["example_value"])
+    later = node.next
+    while later.op.startswith("call_"):
+        record = operator(later.target)
+        is_known = record is not None and not (record.writes or record.hides_writes) and "out" not in later.kwargs
+        if not is_known and any(_has_storage(used, key) for used in later.all_input_nodes):
+            return later.name
+        later = later.next
+    return None
+
+
+def _has_storage(node: fx.Node, key: int) -> bool:
+    value = node.meta.get("example_value")
+    return isinstance(value, torch.Tensor) and value.layout is torch.strided and storage_key(value) == key
 
 
 def copy_with_history(tensor: torch.Tensor) -> torch.Tensor:

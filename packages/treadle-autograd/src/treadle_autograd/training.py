@@ -308,7 +308,7 @@ class Call:
         self.random_state = torch.get_rng_state() if program.draws_random else None
         self.observers = Observers() if program.joint.sources else NOBODY
         self.has_run = False
-        self._rerun: tuple[int, DifferentiableRun] | None = None
+        self._rerun: tuple[int, DifferentiableRun | TracedRun] | None = None
         self.second_run: weakref.ref[SecondRun] | None = None
 
     def run_forward(self, primals: Sequence[Any]) -> ForwardResults:
@@ -331,27 +331,35 @@ class Call:
         Raises RuntimeError when an input that matters has been changed in place since the forward pass.
         """
         self.raise_if_changed()
-        programs = self.program.gradient_programs
-        programs.recipe.second_runs.note()
-        traced = TracedRun(programs.traced, self.program.joint.whole())
-        with outside_transforms(), self.as_in_forward(), torch.enable_grad(), programs.recipe.ambient.in_force():
-            traced.run([value for value, _ in self.primals])
-        return traced if traced.why_not_found() is None else self._run_functional(cuts={})
+        self.program.gradient_programs.recipe.second_runs.note()
+        traced = self._run_traced({})
+        return traced if traced.why_not_found() is None else self._run_functional({})
 
-    def rerun_cut(self) -> DifferentiableRun:
-        """The functional graph, run once more under autograd. Gradients end at outputs that others are computed from. Raises as `rerun`."""
+    def rerun_cut(self) -> DifferentiableRun | TracedRun:
+        """The program, run once more under autograd. Gradients end at outputs that others are computed from. Raises as `rerun`."""
         task = torch._C._current_graph_task_id()
         if self._rerun is not None and self._rerun[0] == task:
             return self._rerun[1]
         self.raise_if_changed()
         self.program.gradient_programs.recipe.second_runs.note()
-        run = self._run_functional(self.program.joint.cuts)
+        joint = self.program.joint
+        run = self._run_traced(joint.cuts) if joint.results_to_cut else self._run_functional(joint.cuts)
         self._rerun = None if torch.is_grad_enabled() else (task, run)  # kept for the other outputs of this pass
         return run
 
+    def _run_traced(self, cuts: Mapping[int, str]) -> TracedRun:
+        programs = self.program.gradient_programs
+        run = TracedRun(programs.traced, self.program.joint.whole(), cuts, self._real(cuts))
+        with outside_transforms(), self.as_in_forward(), torch.enable_grad(), programs.recipe.ambient.in_force():
+            run.run([value for value, _ in self.primals])
+        return run
+
+    def _real(self, cuts: Mapping[int, str]) -> Mapping[int, torch.Tensor]:
+        """The program's own tensors at the cuts, where gradients of gradients go to them."""
+        return self.observers.alive() if cuts and torch.is_grad_enabled() else {}
+
     def _run_functional(self, cuts: Mapping[int, str]) -> DifferentiableRun:
-        real = self.observers.alive() if cuts and torch.is_grad_enabled() else {}
-        run = DifferentiableRun(self.program.halves.whole().reference, cuts, real)
+        run = DifferentiableRun(self.program.halves.whole().reference, cuts, self._real(cuts))
         with outside_transforms(), self.as_in_forward(), torch.enable_grad():
             run.run(*run.gated([value for value, _ in self.primals]), enable_io_processing=False)
         return run

@@ -272,3 +272,16 @@ def test_missing_results_and_calls_without_tensors():
         torch.set_default_dtype(torch.float32)
     setting.call(torch.empty, [3, 4]), setting.call(torch.empty, [3, 4])
     assert setting.made == 5
+
+
+def test_what_counts_its_own_writes_is_not_taken_for_a_view():
+    setting = Setting()
+    tensor = setting.fake(torch.ones(3))
+    with torch.no_grad():
+        for name in ("data", "detach"):
+            for _ in range(2):
+                alias = setting.call(getattr, tensor, name) if name == "data" else setting.call(torch.detach, tensor)
+                before = tensor._version
+                with setting.mode:
+                    alias.add_(1)
+                assert tensor._version - before == (name == "detach"), name

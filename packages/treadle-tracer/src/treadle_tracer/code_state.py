@@ -156,10 +156,14 @@ class CodeState:
             varying=known.varying,
             strides=known.strides,
             apart=known.apart,
+            made=known.made,
         )
 
-    def inherit(self, changes: Mapping[Source, Mapping[int, int]]) -> None:
-        """Record what the trace that calls this continuation says of its arguments: as if earlier calls had shown it."""
+    def inherit(self, changes: Mapping[Source, Mapping[int, int]], made: Iterable[int]) -> None:
+        """Record what the trace that calls this continuation says of its arguments: as if earlier calls had shown it.
+
+        made: as in `DynamicSources`."""
+        self.dynamic.made.update(made)
         for source, dims in changes.items():
             sizes = self.dynamic.setdefault(source, {})
             for dim, size in dims.items():

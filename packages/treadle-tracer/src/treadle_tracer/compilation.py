@@ -23,6 +23,7 @@ import treadle_frame
 from treadle_shapes import paused
 
 from .backend_call import Backend, call_backend, lacks_numbers, promises_to_raise_early, raises_before_writing
+from .by_identity import IdentityDict
 from .class_facts import is_subtype
 from .code_state import CodeState
 from .computed_source import ComputedSource
@@ -113,7 +114,7 @@ class Compilation:
         self.model = program_of(frame.code).model
         self.was_here = was_here
         self.caller_handles = sys.exception() is not None
-        self.inherited: dict[CodeType, Changes] = {}  # what is known to change in the calls of continuations
+        self.inherited = IdentityDict[CodeType, Changes]()  # what is known to change in the calls of continuations
         self._traces: list[TraceResult] = []
 
     def run(self, dynamic: DynamicSources) -> Answer:

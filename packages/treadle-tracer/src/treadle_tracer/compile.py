@@ -349,7 +349,7 @@ class FrameCompiler:
             compilation = Compilation(frame, state, self.backend, self.options, self.observer, was_here)
             answer = compilation.run(dynamic)
             for continuation, changes in compilation.inherited.items():
-                self._state_of(continuation).inherit(changes)
+                self._state_of(continuation).inherit(changes, state.dynamic.made)
         except Unsupported as unsupported:
             if self.options.fullgraph:
                 raise

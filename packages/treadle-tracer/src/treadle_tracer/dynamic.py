@@ -33,6 +33,7 @@ class DynamicSources(dict[Source, dict[int, int]]):
                          numbers each time (`values.cached_functions`)
     undecided            lines at which decisions on numbers of outside tensors cost more than they save (`costly_decisions`)
     modules              where calls had different modules: what is found at such a source, or below one, is guarded by its structure
+    made                 ids of the classes of modules that traces of the function have made: a continuation is given other ones each time
     apart                dimensions of tensors that have changed only between calls that no entry could serve alike: 1 is a constant there
     generalise_size_one  a dynamic dimension of size 1 is traced with a larger size, so that the entry serves both (see `output.size_one`)
     has_generalised      set when a trace has done so
@@ -48,6 +49,7 @@ class DynamicSources(dict[Source, dict[int, int]]):
         strides: Mapping[Source, Iterable[int]] | None = None,
         apart: Mapping[Source, Iterable[int]] | None = None,
         undecided: Iterable[Line] = (),
+        made: set[int] | None = None,
     ):
         super().__init__({source: dict(dims) for source, dims in (sizes or {}).items()})
         self.inputs = set(inputs)
@@ -56,6 +58,9 @@ class DynamicSources(dict[Source, dict[int, int]]):
         self.strides = {source: set(dims) for source, dims in (strides or {}).items()}
         self.apart = {source: set(dims) for source, dims in (apart or {}).items()}
         self.undecided = set(undecided)
+        self.made = (
+            set[int]() if made is None else made
+        )  # shared by copies: what a trace makes, all that follow are told
         self.generalise_size_one = generalise_size_one
         self.has_generalised = False
 
@@ -74,7 +79,7 @@ class DynamicSources(dict[Source, dict[int, int]]):
         return self._with_sizes(sizes, self.generalise_size_one)
 
     def _with_sizes(self, sizes: Mapping[Source, Mapping[int, int]], generalise_size_one: bool) -> DynamicSources:
-        known = (self.inputs, self.modules, self.varying, self.strides, self.apart, self.undecided)
+        known = (self.inputs, self.modules, self.varying, self.strides, self.apart, self.undecided, self.made)
         return DynamicSources(sizes, generalise_size_one, *known)
 
     def is_structural(self, source: Source) -> bool:

@@ -122,6 +122,15 @@ def enumerating(x, turns):
     return x
 
 
+def counting_by_hand(x, turns):
+    n = 0
+    while n < turns:
+        x = x * 0.5 + n
+        item(x.sum())
+        n += 1
+    return x
+
+
 def choosing(x, turns):
     for n in range(turns):
         x = x * 0.5 if n % 2 else x + [3, 1, 4, 1, 5, 9][n]
@@ -136,6 +145,26 @@ def test_the_number_of_a_turn(function):
     torch.testing.assert_close(fast(x, 6), function(x, 6))
     assert not said.recompiles
     assert len(said.graphs) == 2  # the first turn, and all others
+
+
+def either(x, late):
+    def scaled(y, late):
+        if y.sum() < 0 or y.mean() > 1:
+            y = y * 2
+        return y * y.shape[0]
+
+    y = x + 1
+    return scaled(y, late) * y if item(late) else y
+
+
+def test_both_ways_out_of_a_break_below_a_call():
+    """Their continuations in the caller are equal code objects."""
+    fast, said = compiled(either)
+    for turn, size in enumerate((4, 6, 7, 9, 11, 12, 13, 15)):
+        x, late = torch.linspace(-1, 2, size) * (-1) ** turn, torch.tensor(turn > 3)
+        torch.testing.assert_close(fast(x, late), either(x, late))
+    sizes = [node.meta["example_value"].shape for gm in said.graphs for node in gm.graph.find_nodes(op="placeholder")]
+    assert sum(isinstance(n, int) and n > 1 for shape in sizes for n in shape) <= 2  # in the first call
 
 
 class Counter:
@@ -168,6 +197,14 @@ def test_a_turn_that_decides_on_its_number():
     x = torch.linspace(-1, 2, 5)
     for turns in (6, 3, 6, 1):
         torch.testing.assert_close(fast(x, turns), choosing(x, turns))
+
+
+def test_a_number_that_a_loop_counts_by_hand():
+    """The last turn leaves the loop: that is decided, and no size or number is found to change."""
+    fast, said = compiled(counting_by_hand)
+    x = torch.linspace(-1, 2, 5)
+    torch.testing.assert_close(fast(x, 6), counting_by_hand(x, 6))
+    assert not any("dynamic from now on" in str(reason) for _, reason in said.recompiles)
 
 
 class Updates:

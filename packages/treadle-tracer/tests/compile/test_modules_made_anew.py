@@ -129,6 +129,22 @@ def test_modules_made_anew_are_compiled_twice(place):
     assert said.skips == []
 
 
+def made_inside(x):
+    class_of = Holder(Wrapper(torch.nn.Tanh()))
+    for _ in range(2):
+        y = x + 1
+        x = class_of.module(y * item(y.sum()))
+    return x
+
+
+def test_modules_that_the_function_makes_are_compiled_once():
+    fast, said = compiled(made_inside)
+    for _ in range(5):
+        x = torch.linspace(-1, 1, 4)
+        torch.testing.assert_close(fast(x), made_inside(x))
+    assert not any("found a" in str(reason) for _, reason in said.recompiles)
+
+
 def test_a_module_made_anew_around_one_that_stays():
     inner = Layer()
     fast, said = compiled(call)

@@ -4,7 +4,8 @@ the backward pass, for gradients that are differentiated again, for the report o
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -59,6 +60,7 @@ class KeptTrace:
     """What a `JointTrace` tells without its graph."""
 
     custom: tuple[CustomCall, ...] = ()
+    results_to_cut: Mapping[int, str] = MappingProxyType({})  # a lossy trace with cuts is not kept
 
     def __init__(self, program: Program, input_values: Sequence[Any], graphs: _Graphs) -> None:
         self.contract = program.contract

@@ -32,6 +32,7 @@ from torch._subclasses.fake_tensor import FakeTensor, in_kernel_invocation_manag
 from treadle_shapes.nodes import free_symbols
 from treadle_shapes.torch.made_fakes import made_fake
 from treadle_shapes.torch.operators import Kind, operator
+from treadle_shapes.torch.version_counters import share_version_counter
 
 #: types whose values enter a key unchanged
 # Types by their ids: a metaclass of the program may define `__hash__` and `__eq__`.
@@ -292,7 +293,11 @@ class FakeCallCache:
             return New(sizes, strides, result.dtype, result.fake_device)
         argument = storages.index(own)
         is_plain = result.dtype == tensors[argument].dtype and not is_differentiable()
-        if not is_plain or len(set(storages)) < len(storages):
+        # `x.data` counts its own writes, and what `_make` makes counts those of `x`, where PyTorch has views count.
+        counts_alike = torch._C._dispatch_tls_is_dispatch_key_excluded(_AUTOGRAD) or share_version_counter(
+            result, tensors[argument]
+        )
+        if not (is_plain and counts_alike) or len(set(storages)) < len(storages):
             raise Unknown
         return View(argument, sizes, strides, offset)
 

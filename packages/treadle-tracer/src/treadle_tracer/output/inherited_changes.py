@@ -11,7 +11,7 @@ changes, too, whatever the frame's own arguments do. And what is passed on as it
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import CodeType
 from typing import TYPE_CHECKING, Any
 
@@ -19,8 +19,9 @@ import torch
 
 from treadle_shapes.torch import raw_expr
 
+from ..by_identity import IdentityDict
 from ..source import DictItemSource, ListItemSource, LocalSource, Source, TupleItemSource
-from ..values.base import Constant
+from ..values.base import NULL, Constant
 from ..values.mappings import DictValue
 from ..values.sequences import ListValue, TupleValue
 from ..values.tensor import SymbolicValue, TensorValue
@@ -30,7 +31,7 @@ from .left_frames import CALL_SLOTS, Slot, kind_of, value_in
 if TYPE_CHECKING:
     from ..trace.result import TraceResult
     from ..values.value import Value
-    from .left_frames import Exit
+    from .left_frames import Exit, LeftFrame
     from .resume import Break
 
 Changes = dict[Source, dict[int, int]]  # as in `dynamic.DynamicSources`
@@ -42,22 +43,33 @@ _MOST_VALUES = 1000
 
 def inherited_changes(
     leaving: Break, result: TraceResult, known: Mapping[Source, Mapping[int, int]]
-) -> dict[CodeType, Changes]:
+) -> IdentityDict[CodeType, Changes]:
     """For each continuation that may be called next, which of its arguments change. known: what changes in calls of the frame itself."""
-    found: dict[CodeType, Changes] = {}
+    found = IdentityDict[CodeType, Changes]()  # continuations of one place may be equal, and call others
     hints = {} if result.env is None else result.env.hints
     for exit_ in (*leaving.exits, *([] if leaving.on_exception is None else [leaving.on_exception])):
-        budget = iter(range(_MOST_VALUES))
         changes = found.setdefault(exit_.target.code, {})
         changes.update({source: dict(known[source]) for source in _passed_on(exit_, known)})
         changes.update({place: {} for place in _counted(leaving, exit_)})
-        for source, value in _arguments(exit_, _below_call(leaving)):
-            for place, part in _parts(source, value, budget, _DEPTH):
-                dims = _changing(part, hints)
-                if dims is not None:
-                    before = changes.setdefault(place, {})
-                    before.update({dim: max(size, before.get(dim, 0)) for dim, size in dims.items()})
-    return {code: changes for code, changes in found.items() if changes}
+        for level, part in enumerate(_chain(exit_)):  # one may be called by Python, too
+            budget = iter(range(_MOST_VALUES))
+            changes = found.setdefault(part.target.code, {})
+            changes.update({place: {} for place in _counters(leaving.frames[level:], part)})
+            for source, value in _arguments(part, _below_call(leaving)):
+                for place, item in _parts(source, value, budget, _DEPTH):
+                    dims = _changing(item, hints)
+                    if dims is not None:
+                        before = changes.setdefault(place, {})
+                        before.update({dim: max(size, before.get(dim, 0)) for dim, size in dims.items()})
+    return found
+
+
+def _chain(exit_: Exit) -> Iterator[Exit]:
+    """A continuation and those that are called in turn."""
+    yield exit_
+    while exit_.inner is not None:
+        exit_ = exit_.inner
+        yield exit_
 
 
 def _passed_on(exit_: Exit, known: Iterable[Source]) -> list[Source]:
@@ -80,6 +92,42 @@ def _counted(leaving: Break, exit_: Exit) -> list[Source]:
     iterator = value_in(leaving.stack[-1]).python_type()
     numbers = [number for kind, number in _COUNTERS if iterator is kind]
     return [number(place) for number in numbers for place, slot in _places(exit_) if slot == "item"]
+
+
+def _counters(frames: Sequence[LeftFrame], exit_: Exit) -> Iterator[Source]:
+    """Where a continuation in a loop finds ints that the turns of the loop count. frames: those that it is the rest of."""
+    places: list[Source] = [LocalSource(name) for name in exit_.target.code.co_varnames]
+    for frame, part in zip(frames, _chain(exit_), strict=False):
+        counted = _counted_in_loop(frame, part.target.start)
+        for place, name, slot in zip(places, part.target.variables, part.locals, strict=False):
+            if name in counted and isinstance(slot, Constant) and type(slot.obj) is int:
+                yield place
+        if part.inner is not None:
+            given = places[len(list(part.slots())) + 1]
+            places = [TupleItemSource(given, n) for n in range(len(part.inner.target.code.co_varnames))]
+
+
+def _counted_in_loop(frame: LeftFrame, index: int) -> set[str]:
+    """The local variables that a loop around the instruction counts up or down by a constant (`n += 1`), or counts its turns with."""
+    instructions = frame.model.instructions
+    jumps = [(i.target, end) for end, i in enumerate(instructions) if end >= index and i.target is not None]
+    starts = [(start, end) for start, end in jumps if start <= index]
+    first = min((start for start, _ in starts), default=index)
+    last = max((end for _, end in starts), default=index)
+    counts_turns = any(
+        value_in(value).python_type() is kind for value in frame.stack if value is not NULL for kind, _ in _COUNTERS
+    )
+    found = set[str]()
+    for one, two, three, four in zip(*(instructions[first + n : last + n] for n in range(4)), strict=False):
+        is_sum = three.opname == "BINARY_OP" and three.argval in ("+=", "-=", "+", "-")
+        names = (one.opname, two.opname, four.opname)
+        if is_sum and names == ("LOAD_FAST", "LOAD_CONST", "STORE_FAST") and one.argval == four.argval:
+            found.add(str(one.argval))
+        elif counts_turns and one.opname == "FOR_ITER":
+            stored = three if two.opname == "UNPACK_SEQUENCE" else two
+            if stored.opname == "STORE_FAST":
+                found.add(str(stored.argval))
+    return found
 
 
 def _below_call(leaving: Break) -> dict[str, Value]:

@@ -193,6 +193,8 @@ def allocate(
         return new_immutable(tx, cls, base, args)
     if base is not object:
         raise Unsupported("new-builtin-subclass", f"{cls.__qualname__} is a subclass of {base.__qualname__}")
+    if issubclass(cls, torch.nn.Module):
+        tx.symbols.dynamic.made.add(id(cls))
     return ObjectValue(cls)
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import fx
 
-from treadle_shapes.torch import Kind
+from treadle_shapes.torch import Kind, share_version_counter
 from treadle_shapes.torch import operator as operator_record
 from treadle_tracer.values.call_effects import storages, written_arguments
 
@@ -61,7 +61,9 @@ def why_not_write(tx: TraceContext, written: Any) -> str | None:
 def _why_not_write_to_memory(tx: TraceContext, written: Any) -> str | None:
     """Why autograd refuses an outside tensor behind a write to its memory, also one without gradients, or None. The rest is guarded."""
     for memory in storages(written) & tx.symbols.differentiable.keys():
-        source, tensor = tx.symbols.differentiable[memory]
+        source, tensor, fake = tx.symbols.differentiable[memory]
+        if not share_version_counter(written, fake):
+            continue  # autograd does not see what is written to `x.data`
         if loses_history(tensor):
             return "autograd refuses a view that was made without gradients, or as one of several, once its memory has been written to"
         tx.guards.add(source, "call", keeps_history, f"autograd keeps the history of {source.text} behind a write")

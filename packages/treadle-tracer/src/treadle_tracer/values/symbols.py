@@ -69,8 +69,8 @@ class Symbols:
         self.oracle: Callable[[Any], bool | None] | None = None
         self.sources: dict[Any, tuple[Source, int]] = {}
         self.inference_storages: set[int] = set()  # of tensors from outside that were made in inference mode
-        # Tensors from outside that require a gradient and are no parameters, by storage.
-        self.differentiable: dict[int, tuple[Source, torch.Tensor]] = {}
+        # Tensors from outside that require a gradient and are no parameters, by the storages of their fake tensors.
+        self.differentiable: dict[int, tuple[Source, torch.Tensor, torch.Tensor]] = {}
         asked = options.capture_scalars or options.fullgraph
         # Else only where the graph may check what it relies on, and Python runs the program where that does not hold.
         self.captures = asked or (options.capture_scalars is None and options.defer and options.guess)
@@ -110,7 +110,7 @@ class Symbols:
         if tensor.is_inference():
             self.inference_storages.add(fake.untyped_storage()._cdata)
         if tensor.requires_grad and not isinstance(tensor, torch.nn.Parameter):
-            self.differentiable[fake.untyped_storage()._cdata] = (source, tensor)
+            self.differentiable[fake.untyped_storage()._cdata] = (source, tensor, fake)
         if tensor.requires_grad and not tensor.is_leaf:
             begin_history(fake, fake_like(self.mode, fake))
         elif tensor.requires_grad:

@@ -355,6 +355,8 @@ def _set(tx: TraceContext, obj: Any, source: Source) -> Value:
 def _nn_module(tx: TraceContext, obj: torch.nn.Module, source: Source) -> Value:
     if isinstance(obj, torch.jit.ScriptModule):
         raise Unsupported("script-module", source.text)
+    if id(type(obj)) in tx.symbols.dynamic.made:
+        tx.symbols.dynamic.modules.add(source)
     made = ModuleValue(type(obj), obj, source)
     made.rely_on_identity(tx)
     return made
