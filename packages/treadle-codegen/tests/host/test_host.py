@@ -15,9 +15,9 @@ from dynamic_cases import compile_dynamic
 
 from treadle_codegen import CodegenOptions, CompiledGraph, compile_graph
 from treadle_codegen.errors import InternalError
-from treadle_codegen.host.externs import callee_of, needs_schema_call
+from treadle_codegen.host.externs import callee_of, callee_of_call, needs_schema_call
 from treadle_codegen.host.sizes import SizeTexts, comparing, plain_text, reading, sources_of
-from treadle_codegen.ir.loops import Buffer, BufferKind, Program
+from treadle_codegen.ir.loops import Buffer, BufferKind, Extern, Program, View
 from treadle_shapes.expr import symbol
 
 aten = torch.ops.aten
@@ -220,3 +220,13 @@ def test_results_of_sizes_that_change_are_allocated_as_they_are_returned(cache: 
     for shape in ((6, 37), (5, 11), (1, 4)):
         x = torch.randn(shape)
         torch.testing.assert_close(graph(x)[0], (x + 1).view(-1))
+
+
+def test_a_binding_of_several_overloads_serves_where_it_chooses_the_operator() -> None:
+    buffers = {"x": Buffer("x", torch.float32, (4, 5), (5, 1), BufferKind.INPUT)}
+    view = View("x", (4, 5), (5, 1))
+    largest = Extern("e", aten.max.dim, (view, 1), {}, ("", ""), False, ())
+    assert callee_of(aten.max.dim, {}) is aten.max.dim
+    assert callee_of_call(largest, buffers, {}) is torch.max
+    one_added = Extern("e", aten.add.Scalar, (view, 1), {}, ("",), False, ())  # the binding adds a tensor
+    assert callee_of_call(one_added, buffers, {}) is aten.add.Scalar

@@ -21,7 +21,7 @@ from typing import Any
 
 import torch
 
-from treadle_codegen.host.externs import callee_of, needs_schema_call
+from treadle_codegen.host.externs import callee_of_call, needs_schema_call
 from treadle_codegen.host.plan import ExecutionPlan, returned_layouts
 from treadle_codegen.host.read_together import ReadTogether, reads_together
 from treadle_codegen.host.sizes import SizeTexts, comparing, plain_text, reading, sources_of
@@ -435,7 +435,8 @@ def _write_extern(writer: HostWriter, step: Extern) -> None:
         else:
             pieces.append(f"out={outs[0] if len(outs) == 1 else '(' + ', '.join(outs) + ')'}")
     writer.callees[len(writer.constants)] = step.op
-    call = f"{writer.constant(callee_of(step.op, writer.target.externs))}({', '.join(pieces)})"
+    callee = callee_of_call(step, writer.plan.program.buffers, writer.target.externs)
+    call = f"{writer.constant(callee)}({', '.join(pieces)})"
     if step.out_variant:
         writer.line(call)
         return

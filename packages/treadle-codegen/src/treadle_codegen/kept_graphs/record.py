@@ -16,8 +16,9 @@ import torch
 from treadle_codegen.host.externs import callee_of
 from treadle_codegen.host.host_program import HostProgram
 from treadle_codegen.ir.loops import Buffer, BufferKind, View
+from treadle_shapes.torch import named_binding
 
-_FORMAT = "treadle host program 1"
+_FORMAT = "treadle host program 2"
 _LITERALS = (type(None), bool, int, float, complex, str)
 _NAMED: Mapping[str, type] = {"dtype": torch.dtype, "layout": torch.layout, "memory_format": torch.memory_format}
 
@@ -67,7 +68,7 @@ def from_bytes(data: bytes, replacements: Mapping[str, Callable[..., Any]]) -> B
         for name, _, dtype, shape, strides in buffers
     }
     made = [_from_constant(kind, value, replacements) for kind, value in constants]
-    callees = {k: _operator(value) for k, (kind, value) in enumerate(constants) if kind == "callee"}
+    callees = {k: _operator(value) for k, (kind, value) in enumerate(constants) if kind in ("binding", "callee")}
     keys = [view if isinstance(view, str) else View(*view) for view in views]
     kept = [View(*view) for view in statics]
     program = HostProgram(text, made, callees, {}, inputs, slots, spans, temporaries, keys, kept, [], code=code)
@@ -77,7 +78,8 @@ def from_bytes(data: bytes, replacements: Mapping[str, Callable[..., Any]]) -> B
 def _constant(k: int, value: Any, callees: Mapping[int, Any]) -> tuple[str, Any]:
     """The kind of a constant of the host function, and its description."""
     if k in callees:
-        return "callee", str(callees[k])
+        op = callees[k]
+        return "binding" if value is named_binding(op) else "callee", str(op)
     if type(value) in _LITERALS:
         return "literal", value
     if type(value) is torch.device:
@@ -93,6 +95,8 @@ def _from_constant(kind: str, value: Any, replacements: Mapping[str, Callable[..
         return value
     if kind == "callee":
         return callee_of(_operator(value), replacements)
+    if kind == "binding":
+        return replacements.get(value) or named_binding(_operator(value))
     return torch.device(value) if kind == "device" else getattr(torch, value)
 
 

@@ -50,7 +50,9 @@ from treadle_shapes.torch.operators import (
     Operator,
     Raises,
     binding_of,
+    binding_of_call,
     families_with,
+    named_binding,
     operator,
 )
 from treadle_shapes.torch.ours import env_of, raw_expr
@@ -93,6 +95,7 @@ __all__ = [
     "answer_size_obliviously",
     "begin_history",
     "binding_of",
+    "binding_of_call",
     "build_calls",
     "call_on_symbolic",
     "dispatch_keys_restored",
@@ -108,6 +111,7 @@ __all__ = [
     "is_at_beginning",
     "is_transforming",
     "keep_fake_calls",
+    "named_binding",
     "operator",
     "outside_transforms",
     "preserved_operators",

@@ -6,7 +6,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from treadle_shapes.torch import binding_of, operator  # noqa: E402
+from treadle_shapes.torch import binding_of, binding_of_call, operator  # noqa: E402
 
 aten = torch.ops.aten
 
@@ -56,3 +56,45 @@ def test_results_are_those_of_the_operators() -> None:
         binding = binding_of(op)
         assert binding is not None
         torch.testing.assert_close(binding(*args), op(*args), rtol=0, atol=0)
+
+
+def meta(*shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
+    return torch.empty(shape, dtype=dtype, device="meta")
+
+
+CPU = {"device": torch.device("cpu"), "pin_memory": False}
+CALLS = [
+    (aten.randint.low, (0, 10, [4]), CPU, torch.int64, torch.randint),
+    (aten.randn.default, ([4],), CPU, torch.float32, torch.randn),
+    (aten.sort.stable, (meta(3, 4),), {"stable": True, "dim": 0}, None, torch.sort),
+    (aten.max.dim, (meta(3, 4), 1), {}, None, torch.max),
+    (aten.max.default, (meta(3, 4),), {}, None, torch.max),
+    (aten.scatter.src, (meta(3), 0, meta(3, dtype=torch.int64), meta(3)), {}, None, torch.scatter),
+]
+
+
+@pytest.mark.parametrize("op, args, kwargs, dtype, binding", CALLS, ids=lambda value: str(value)[:30])
+def test_a_binding_that_chooses_the_operator_for_a_call(op, args, kwargs, dtype, binding) -> None:  # type: ignore[no-untyped-def]
+    for _ in range(2):
+        assert binding_of_call(op, args, kwargs, dtype) is binding
+
+
+@pytest.mark.parametrize(
+    "op, args, kwargs, dtype",
+    [
+        (aten.add.Scalar, (meta(3), 1), {}, None),  # the binding adds a tensor
+        (aten.max.dim, (meta(3, 4),), {}, None),
+        (aten.mse_loss.default, (meta(3), meta(3)), {}, None),
+        (aten.exponential.default, (meta(3),), {}, None),
+    ],
+    ids=str,
+)
+def test_a_binding_that_chooses_another_operator_is_none(op, args, kwargs, dtype) -> None:  # type: ignore[no-untyped-def]
+    assert binding_of_call(op, args, kwargs, dtype) is None
+
+
+def test_nothing_is_drawn_to_see_what_a_binding_chooses() -> None:
+    before = torch.get_rng_state()
+    binding_of_call(aten.rand.default, ([5],), CPU, torch.float32)
+    binding_of_call(aten.randperm.default, (7,), CPU, torch.int64)
+    assert torch.equal(torch.get_rng_state(), before)

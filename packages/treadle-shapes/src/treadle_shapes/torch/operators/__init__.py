@@ -8,9 +8,20 @@
 family module says what cannot be derived. To add a fact, add it to the family's declaration; to add a field, add it to `Operator`.
 """
 
-from treadle_shapes.torch.operators.bindings import binding_of
+from treadle_shapes.torch.operators.bindings import binding_of, binding_of_call, named_binding
 from treadle_shapes.torch.operators.declare import families_with
 from treadle_shapes.torch.operators.record import Cost, ElementUse, Kind, Operator, Raises
 from treadle_shapes.torch.operators.table import operator
 
-__all__ = ["Cost", "ElementUse", "Kind", "Operator", "Raises", "binding_of", "families_with", "operator"]
+__all__ = [
+    "Cost",
+    "ElementUse",
+    "Kind",
+    "Operator",
+    "Raises",
+    "binding_of",
+    "binding_of_call",
+    "families_with",
+    "named_binding",
+    "operator",
+]
