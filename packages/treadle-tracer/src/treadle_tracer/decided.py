@@ -17,6 +17,7 @@ import torch
 
 from . import tensor_abi
 from .decision_programs import Calls, Decision, Line, Program, Row, key_of, number_key, programs_of
+from .decisions_on_numbers import compiled_on_numbers
 from .source import Source
 
 
@@ -25,6 +26,7 @@ class Outside(NamedTuple):
 
     kind        what distinguishes it apart from its numbers; guards say that it stays the same
     size        bytes of a tensor whose elements are one block of memory; None for another tensor, or a number
+    dtype       of a tensor without dimensions on the CPU; int for an int; None for what is neither
     is_leaf     a decision reads it
     is_written  the graph writes to it before some decision
     """
@@ -32,6 +34,7 @@ class Outside(NamedTuple):
     kind: Any
     type: type
     size: int | None
+    dtype: Any = None
     is_leaf: bool = False
     is_written: bool = False
 
@@ -188,20 +191,23 @@ _FAILURES = (RuntimeError, ValueError, IndexError, TypeError, ArithmeticError, A
 
 def _outside(obj: Any) -> Outside:
     if not isinstance(obj, torch.Tensor):
-        return Outside(type(obj), type(obj), None)
+        return Outside(type(obj), type(obj), None, int if type(obj) is int else None)
     metadata = (obj.dtype, obj.device, obj.layout, tuple(obj.shape), obj.requires_grad, obj.is_inference())
     if obj.layout is not torch.strided:
         return Outside((type(obj), *metadata), type(obj), None)
     kind = (type(obj), *metadata, tuple(obj.stride()), obj.is_conj(), obj.is_neg())
     size = obj.nbytes if obj.is_contiguous() and tensor_abi.handle_offset() is not None else None
-    return Outside(kind, type(obj), size)
+    is_number = not obj.dim() and obj.device.type == "cpu" and not obj.is_neg()
+    return Outside(kind, type(obj), size, obj.dtype if is_number else None)
 
 
 # So many calls tell whether decisions are worth what they cost.
 _TRIED = 8
 
-# What a run of a program costs beside its calls: it reads the numbers, and switches gradients off and on.
+# What a run of a program costs beside its calls: it reads the numbers, and switches gradients off and on. Arithmetic on Python's numbers
+# costs less than one call.
 _RUN = 3.0
+_RUN_ON_NUMBERS = 0.8
 
 
 class _ProgramGuard:
@@ -212,9 +218,12 @@ class _ProgramGuard:
 
     def __init__(self, program: Program, outside: Sequence[Outside]):
         self.rows = program.rows
-        self.cost = _RUN + len(program.calls)
         self.runs = 0
         self._first_changed = program.compiled()
+        first = [outside[position] for position in program.rows[0].inputs]
+        self._on_numbers = compiled_on_numbers(program, [known.dtype for known in first])
+        self.cost = _RUN + len(program.calls) if self._on_numbers is None else _RUN_ON_NUMBERS
+        self._is_tensor = [known.dtype is not int for known in first]
         self._inputs = [position for row in program.rows for position in row.inputs]
         read = [outside[position] for position in self._inputs]
         self._read_blocks = _reader_of_blocks(read)
@@ -238,6 +247,11 @@ class _ProgramGuard:
         """The position of the first decision of a row that comes out differently, among those of the row, or their number."""
         self.runs += 1
         numbers = [given[position] for position in row.inputs]
+        if self._on_numbers is not None:
+            read = [x.item() if is_tensor else x for x, is_tensor in zip(numbers, self._is_tensor, strict=True)]
+            changed = self._on_numbers(*read)
+            if changed is not None:
+                return changed
         if not torch.is_grad_enabled():  # entering a context takes longer than some programs
             return self._first_changed(*numbers)
         with torch.no_grad():

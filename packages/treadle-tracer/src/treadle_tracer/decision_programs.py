@@ -254,7 +254,7 @@ def _compiled(program: Program, n_inputs: int) -> Callable[..., int]:
 
     def text(arg: Any) -> str:
         if isinstance(arg, Position):
-            return _value(arg.number)
+            return name_of_value(arg.number)
         if type(arg) is tuple or isinstance(arg, list):
             items = "".join(f"{text(item)}, " for item in arg)
             return f"({items})" if type(arg) is tuple else f"[{items}]"
@@ -264,13 +264,31 @@ def _compiled(program: Program, n_inputs: int) -> Callable[..., int]:
             return f"{{{', '.join(f'{key!r}: {text(item)}' for key, item in arg.items())}}}"
         return repr(arg) if arg is None or type(arg) in (bool, int) else name(arg)
 
-    lines = [f"def first_changed({', '.join(map(_value, range(n_inputs)))}):"]
+    lines = []
+    for number, call in enumerate(program.calls):
+        args = [*map(text, call.args), *([f"**{text(call.kwargs)}"] if call.kwargs else [])]
+        lines.append([f"{name_of_value(-number - 1)} = {name(call.target)}({', '.join(args)})"])
+    return compiled_text(program, n_inputs, lines, scope)  # type: ignore[return-value]
+
+
+def compiled_text(
+    program: Program, n_inputs: int, calls: Sequence[Sequence[str]], scope: dict[str, Any] | None = None
+) -> Callable[..., int | None]:
+    """A function of the objects of a row: the position of the first decision that comes out differently, or their number.
+
+    calls: the lines of each call of the program; scope: what they name.
+    """
+    scope = {} if scope is None else scope
+
+    def name(obj: Any) -> str:
+        scope[f"c{len(scope)}"] = obj
+        return f"c{len(scope) - 1}"
+
+    lines = [f"def first_changed({', '.join(map(name_of_value, range(n_inputs)))}):"]
     done = 0
     for position, decision in enumerate(program.decisions):
         end = max(decision.calls, default=-1) + 1
-        for number, call in enumerate(program.calls[done:end], start=done):
-            args = [*map(text, call.args), *([f"**{text(call.kwargs)}"] if call.kwargs else [])]
-            lines.append(f"    {_value(-number - 1)} = {name(call.target)}({', '.join(args)})")
+        lines += [f"    {line}" for call in calls[done:end] for line in call]
         done = max(done, end)
         lines += [f"    if {_test(decision, name)}:", f"        return {position}"]
     lines.append(f"    return {len(program.decisions)}")
@@ -280,14 +298,14 @@ def _compiled(program: Program, n_inputs: int) -> Callable[..., int]:
 
 def _test(decision: Decision, name: Callable[[Any], str]) -> str:
     """Whether a decision comes out differently, as Python."""
-    read = f"{name(decision.read)}({', '.join(map(_value, decision.results))})"
+    read = f"{name(decision.read)}({', '.join(map(name_of_value, decision.results))})"
     expected = decision.outcome
     if type(expected) is bool:
         return f"{read} is not {expected}"
     return f"not {name(_is_same)}({read}, {name(expected)})"
 
 
-def _value(position: int) -> str:
+def name_of_value(position: int) -> str:
     """The name of the value at a position."""
     return f"g{position}" if position >= 0 else f"v{-position}"
 

@@ -18,6 +18,7 @@ import torch
 
 from ..by_identity import IdentitySet, classes_after, is_one_of
 from ..class_facts import is_class, is_subtype, mro_of, namespace_of, qualname_of
+from ..decided import Decided
 from ..weakly import named_slot, parts_of, reference_to, referent
 
 Compiled = tuple[str, Any]  # op and argument of a `treadle_frame.Check`
@@ -243,3 +244,10 @@ RECORDED = tuple(row.op for row in _ROWS if row.is_recorded)
 def is_asked_last(guard: Any) -> bool:
     """Whether asking a guard or its compiled check can be noticed, so that it is asked only on calls that the entry takes if it holds."""
     return guard.op == "call_many" and getattr(guard.arg[0], "is_asked_last", False)
+
+
+def asked_after(guard: Any) -> int:
+    """The order of checks by what asking them costs: decisions on numbers of tensors may call operators. What can be noticed is last."""
+    if is_asked_last(guard):
+        return 2
+    return 1 if guard.op == "call_many" and isinstance(guard.arg[0], Decided) else 0

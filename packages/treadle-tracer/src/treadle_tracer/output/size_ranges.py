@@ -17,7 +17,7 @@ import torch
 import treadle_frame
 
 from ..source import Source, path_key
-from .guard_kinds import is_asked_last
+from .guard_kinds import asked_after
 from .tensor_check import Range, equal_sizes_check, with_ranges
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ def size_program(
         kept.append(_check_of_everything(dynamic))
     else:
         kept += _checks_of_relations(dynamic, owners)
-    return treadle_frame.GuardProgram(sorted(kept, key=is_asked_last))
+    return treadle_frame.GuardProgram(sorted(kept, key=asked_after))
 
 
 def _check_of_everything(dynamic: DynamicNumbers) -> treadle_frame.Check:
