@@ -46,7 +46,7 @@ class _Value(NamedTuple):
     """The text of a value. dtype: of the tensor that it stands for; None for a number of Python."""
 
     text: str
-    dtype: torch.dtype | None
+    dtype: Any
     constant: Any = None
 
 
@@ -57,7 +57,6 @@ def compiled_on_numbers(program: Program, dtypes: Sequence[Any]) -> Callable[...
     program has calls that are not translated.
     """
     values: dict[int, _Value] = {}
-    dtype: Any
     for position, dtype in enumerate(dtypes):
         if dtype is not int and dtype not in _INTEGERS | _FLOATS | {torch.bool}:
             return None
