@@ -227,6 +227,29 @@ def test_a_function_in_one_graph_is_left_where_autograd_records_little():
         assert left(run(f, (x,), (x,))) == []
 
 
+@pytest.mark.parametrize(
+    "function, leave",
+    [
+        (lambda x, y: x + y, True),
+        (lambda x, y: torch.relu(x), True),
+        (lambda x, y: x * y - y * x, False),
+        (lambda x, y: x + 1, False),  # eager makes a tensor of the number
+    ],
+)
+def test_a_function_of_one_call_is_left_where_its_kernel_takes_no_time(function, leave):
+    x = torch.ones(4)
+    assert left(run(function, (x, x), (x, x))) == (["<lambda>"] if leave else [])
+
+
+@pytest.mark.parametrize("elements, leave", [(1 << 10, True), (1 << 21, False)])
+def test_a_function_of_one_call_stays_compiled_where_its_kernel_takes_long(elements, leave):
+    def f(x, y):
+        return x * y
+
+    x = torch.ones(elements)
+    assert left(run(f, (x, x), (x, x))) == (["f"] if leave else [])
+
+
 def test_effects_are_made_once():
     seen = []
 

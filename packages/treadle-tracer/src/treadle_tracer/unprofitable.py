@@ -30,6 +30,7 @@ import treadle_frame
 from .costly_decisions import give_up_deciding
 from .output.continuations import continuations_of, original_of, starts_in_loop
 from .output.entry import foresees, program_of_original
+from .output.profitability import numbers_beside_tensors, work_of
 from .output.size_ranges import size_program
 from .skips import Skip, SkipKind
 from .source import path_key
@@ -50,9 +51,14 @@ _GROWTH = 8
 # function is left alone, because the question costs as much as a small function.
 _ASKED = 256
 # In calls of operators: a function that is one graph is left alone if its profit is less. The first is for functions that the user has
-# asked to compile, so that these stay compiled where little is lost. The second pays for the frame of all others.
-_LEAST_OF_ROOT = -2.0
+# asked to compile: asking what they do costs something, too, where they are left to Python. The second pays for the frame of all others.
+_LEAST_OF_ROOT = -0.5
 _LEAST = 1.0
+# An operator that takes a number beside a tensor counts as one call, and takes as long as two or more: `x + 1` is as fast in a graph of its
+# own as in eager, `x + y` takes 2.6 times as long.
+_NUMBER = 1.5
+# A function that the user has asked to compile stays compiled where it costs a smaller part of what its kernels take.
+_SMALL_PART = 0.05
 # Decisions are worth as much, in calls of operators, where their graph saves less: without them there would be a break.
 _WORTH = 4.0
 
@@ -73,7 +79,7 @@ def judge(
         if is_whole and not is_root and entry.payload.dynamic is None and _is_dearer_than_python(code, entry):
             program = treadle_frame.GuardProgram([*entry.guard.checks, _asked_at_most(code, state_of(code))])
             return treadle_frame.Entry(entry.code, program, entry.payload), None
-        if profit is None or profit >= (_LEAST_OF_ROOT if is_root else _LEAST) or is_whole:
+        if profit is None or profit >= (_least_of_root(entry) if is_root else _LEAST) or is_whole:
             return entry, None
         skip = Skip(SkipKind.UNPROFITABLE, f"its graph is too small to gain anything ({_profit_text(profit)})")
         _leave_inlined([entry], state_of)
@@ -88,6 +94,11 @@ def judge(
     _note_callers(original, entry, state_of)
     reconsider(code, state_of, [entry])
     return entry, None
+
+
+def _least_of_root(entry: Any) -> float:
+    graph = entry.payload.graph_module
+    return min(_LEAST_OF_ROOT - _NUMBER * numbers_beside_tensors(graph), -_SMALL_PART * work_of(graph))
 
 
 def reconsider(code: CodeType, state_of: Callable[[CodeType], CodeState], new: Sequence[Any] = ()) -> None:

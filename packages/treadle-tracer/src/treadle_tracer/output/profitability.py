@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from torch.types import py_sym_types
 
-from treadle_shapes.torch import Kind, Operator, operator, raw_expr
+from treadle_shapes.torch import Cost, Kind, Operator, operator, raw_expr
 
 from ..values.call_effects import written_arguments
 from ..values.function_transform import FunctionTransform, PullbackCall
@@ -73,6 +73,8 @@ _KERNELS_IF_RECORDED = frozenset({Kind.POOLING})
 # same kernel: what stands alone behind a kernel of PyTorch moves as much memory as in eager, forward and backward. A normalisation reads
 # its argument several times in eager.
 _BYTES = 1 << 14
+# Computing a transcendental function takes so many times as long as writing its results.
+_FUNCTION = 6.0
 # The traffic of a derivative, beside that of the operator.
 _TRAFFIC_RECORDED = 1.0
 
@@ -240,7 +242,7 @@ def _draws_from_state(node: torch.fx.Node) -> bool:
 
 def _saved(node: torch.fx.Node, is_recorded: bool) -> float:
     record = operator(node.target)
-    is_split = record is None or (record.kind is Kind.OTHER and record.is_composite)
+    is_split = record is None or _is_split(record)
     calls = _UNKNOWN if is_split else _FUSED.get(record.kind, 0.0)
     if _is_small_product(node):
         calls = _SMALL_PRODUCT
@@ -265,6 +267,39 @@ def _saved(node: torch.fx.Node, is_recorded: bool) -> float:
         traffic = 0.0
     recorded = _SMALL_PRODUCT_RECORDED if _is_small_product(node) else calls * (1 + _RECORDED)
     return recorded + traffic * (1 + _TRAFFIC_RECORDED)
+
+
+def _is_split(record: Operator) -> bool:
+    """Whether eager or the compiler makes several operators of one whose kind does not say so."""
+    return (record.kind is Kind.OTHER and record.is_composite) or (record.kind is Kind.LINALG and record.decompose)
+
+
+def numbers_beside_tensors(gm: torch.fx.GraphModule | None) -> int:
+    """How many operators of a graph take a tensor and a number: eager makes a tensor of it, and converts that to the other's dtype."""
+    return 0 if gm is None else sum(map(_has_number_operand, gm.graph.nodes))
+
+
+def _has_number_operand(node: torch.fx.Node) -> bool:
+    operands = node.args[:2]
+    is_one = len(operands) == 2 and len(node.all_input_nodes) == 1 and any(type(x) in (int, float) for x in operands)
+    return is_one and _kind(node) is Kind.POINTWISE
+
+
+def work_of(gm: torch.fx.GraphModule | None) -> float:
+    """How long the kernels of a graph take at least, in calls of operators: what writing its results takes, and computing functions."""
+    if gm is None:
+        return 0.0
+    return sum(_work(node) for node in gm.graph.output_node().all_input_nodes)
+
+
+def _work(node: torch.fx.Node) -> float:
+    record = operator(node.target) if node.op.startswith("call_") else None
+    if record is None:
+        return 0.0
+    if record.kind is Kind.VIEW and node.all_input_nodes:
+        return _work(node.all_input_nodes[0])
+    each = _FUNCTION if record.cost is Cost.TRANSCENDENTAL else 1.0
+    return each * sum(map(_bytes, _tensors_in(node.meta.get("example_value")))) / _BYTES
 
 
 def _saved_by_transform(target: FunctionTransform | PullbackCall) -> float:
@@ -357,4 +392,4 @@ def _tensors_in(value: Any) -> Iterator[torch.Tensor]:
             yield from _tensors_in(part)
 
 
-__all__ = ["CONTINUATION", "profit_of"]
+__all__ = ["CONTINUATION", "numbers_beside_tensors", "profit_of", "work_of"]
