@@ -28,11 +28,23 @@ def _log_softmax_backward(grad: torch.Tensor, output: torch.Tensor, dim: int, in
     return rule(grad, output, dim, input_dtype).contiguous()  # type: ignore[no-any-return]
 
 
+def _cross(a: torch.Tensor, b: torch.Tensor, *, dim: int = -1) -> torch.Tensor:
+    """The three components one by one. PyTorch's rule reads both vectors at positions that it computes.
+
+    The kernel refuses vectors of different dtypes, its fake kernel does not.
+    """
+    if a.dtype != b.dtype:
+        raise RuntimeError(f"expected vectors of one dtype, but got {a.dtype} and {b.dtype}")
+    (a0, a1, a2), (b0, b1, b2) = a.unbind(dim), b.unbind(dim)
+    return torch.stack([a1 * b2 - a2 * b1, a2 * b0 - a0 * b2, a0 * b1 - a1 * b0], dim)
+
+
 _OWN: dict[Any, Callable[..., Any]] = {
     torch.ops.aten._masked_softmax.default: masked_softmax,
     torch.ops.aten._native_multi_head_attention.default: multi_head_attention,
     torch.ops.aten._transformer_encoder_layer_fwd.default: transformer_encoder_layer,
     torch.ops.aten._log_softmax_backward_data.default: _log_softmax_backward,
+    torch.ops.aten.linalg_cross.default: _cross,
     torch.ops.aten.native_batch_norm_backward.default: batch_norm_backward,
     torch.ops.aten.nll_loss_backward.default: nll_loss_backward,
 }

@@ -7,7 +7,7 @@ these operators count as raising, too.
 
 from __future__ import annotations
 
-from treadle_shapes.torch.operators.declare import families
+from treadle_shapes.torch.operators.declare import families, family
 from treadle_shapes.torch.operators.record import Kind, Raises
 
 families(
@@ -46,9 +46,10 @@ families(
 families("pinverse linalg_pinv", kind=Kind.LINALG, raises=Raises.BY_VALUE, casts_inside=True)
 families(
     """
-    _linalg_det _linalg_slogdet linalg_cross linalg_householder_product linalg_ldl_solve linalg_lu linalg_lu_solve
+    _linalg_det _linalg_slogdet linalg_householder_product linalg_ldl_solve linalg_lu linalg_lu_solve
     linalg_matrix_exp linalg_qr linalg_solve_triangular cholesky_solve geqrf lu_unpack ormqr triangular_solve
     """,
     kind=Kind.LINALG,
 )
+family("linalg_cross", kind=Kind.LINALG, decompose=True)
 families("_fft_c2c _fft_c2r _fft_r2c", kind=Kind.FFT)
