@@ -234,6 +234,7 @@ def test_a_function_in_one_graph_is_left_where_autograd_records_little():
         (lambda x, y: torch.relu(x), True),
         (lambda x, y: x * y - y * x, False),
         (lambda x, y: x + 1, False),  # eager makes a tensor of the number
+        (lambda x, y: x.new_empty(2).fill_(1.0), True),
     ],
 )
 def test_a_function_of_one_call_is_left_where_its_kernel_takes_no_time(function, leave):
@@ -248,6 +249,20 @@ def test_a_function_of_one_call_stays_compiled_where_its_kernel_takes_long(eleme
 
     x = torch.ones(elements)
     assert left(run(f, (x, x), (x, x))) == (["f"] if leave else [])
+
+
+def test_what_seldom_changes_is_not_asked_of_what_is_left():
+    def f(x, y):
+        return torch.relu(x) if x.shape == y.shape else y
+
+    x, y = torch.ones(4), torch.ones(4)
+    fn, recorder = compiled(f, leave_unprofitable=True)
+    fn(x, y)
+    assert left(recorder) == ["f"]
+    (entry,) = treadle_frame.entries(f.__code__)
+    assert {check.op for check in entry.guard.checks}.isdisjoint({"type_lookup", "distinct_objects"})
+    assert torch.equal(fn(x, x), x)
+    assert left(recorder) == ["f"]  # the same tensor twice is no reason to compile
 
 
 def test_effects_are_made_once():

@@ -213,13 +213,15 @@ def program_of_original(program: Any, payload: Payload, decides: bool) -> treadl
 
     Python runs the program right in any case. The guard tells where a compile may have another result. Python functions cost too much for
     that: there are none but those about sizes, and with `decides` those about numbers of tensors, which choose between paths. Nor are
-    random numbers foreseen for it.
+    random numbers foreseen for it. What seldom changes is not asked for either: classes, functions of modules, and which tensors are one.
     """
     sizes = payload.dynamic
 
     def is_kept(check: treadle_frame.Check) -> bool:
         others = check.arg[1] if check.op == "call_many" else check.arg if check.op == "distinct_objects" else ()
         if foresees(check.path) or foresees(others):
+            return False
+        if check.op in _SELDOM_FAILING or check.path[0][0] in _SELDOM_CHANGING:
             return False
         if check.op not in ("call", "call_many") or (sizes is not None and sizes.is_guarded_by(check)):
             return True
@@ -234,6 +236,9 @@ def program_of_original(program: Any, payload: Payload, decides: bool) -> treadl
     return treadle_frame.GuardProgram(kept)
 
 
+_SELDOM_FAILING = frozenset({"type_lookup", "distinct_objects", "lacks_key"})
+# Roots of paths that do not begin at what a call is given: constants of the trace, such as modules and classes, and builtin functions.
+_SELDOM_CHANGING = frozenset({"const", "referent", "builtin"})
 # Also asked where a function is left to Python: what does not pay in training does in inference.
 _GRAD_MODE: dict[bool, Callable[[Any], bool]] = {
     True: lambda _: torch.is_grad_enabled(),

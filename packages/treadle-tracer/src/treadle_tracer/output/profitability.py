@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from torch.types import py_sym_types
 
-from treadle_shapes.torch import Cost, Kind, Operator, operator, raw_expr
+from treadle_shapes.torch import Cost, ElementUse, Kind, Operator, operator, raw_expr
 
 from ..values.call_effects import written_arguments
 from ..values.function_transform import FunctionTransform, PullbackCall
@@ -282,7 +282,8 @@ def numbers_beside_tensors(gm: torch.fx.GraphModule | None) -> int:
 def _has_number_operand(node: torch.fx.Node) -> bool:
     operands = node.args[:2]
     is_one = len(operands) == 2 and len(node.all_input_nodes) == 1 and any(type(x) in (int, float) for x in operands)
-    return is_one and _kind(node) is Kind.POINTWISE
+    record = operator(node.target) if is_one and _computes_tensor(node) else None
+    return record is not None and record.kind is Kind.POINTWISE and record.element_use is not ElementUse.IGNORED
 
 
 def work_of(gm: torch.fx.GraphModule | None) -> float:
