@@ -242,8 +242,7 @@ def _draws_from_state(node: torch.fx.Node) -> bool:
 
 def _saved(node: torch.fx.Node, is_recorded: bool) -> float:
     record = operator(node.target)
-    is_split = record is None or _is_split(record)
-    calls = _UNKNOWN if is_split else _FUSED.get(record.kind, 0.0)
+    calls = _UNKNOWN if record is None or _is_split(record) else _FUSED.get(record.kind, 0.0)
     if _is_small_product(node):
         calls = _SMALL_PRODUCT
     elif record is not None and record.kind is Kind.ATTENTION and record.decompose:
