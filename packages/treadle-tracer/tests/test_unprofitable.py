@@ -235,6 +235,7 @@ def test_a_function_in_one_graph_is_left_where_autograd_records_little():
         (lambda x, y: x * y - y * x, False),
         (lambda x, y: x + 1, False),  # eager makes a tensor of the number
         (lambda x, y: x.new_empty(2).fill_(1.0), True),
+        (lambda x, y: (x[0], x[1], x[2], y[3], y[:2]), True),  # views
     ],
 )
 def test_a_function_of_one_call_is_left_where_its_kernel_takes_no_time(function, leave):

@@ -20,7 +20,7 @@ from torch.types import py_sym_types
 
 from treadle_shapes.torch import Cost, ElementUse, Kind, Operator, operator, raw_expr
 
-from ..values.call_effects import written_arguments
+from ..values.call_effects import storages, written_arguments
 from ..values.function_transform import FunctionTransform, PullbackCall
 from .deferred_asserts import asserts_of
 from .graph_writes import draws_random_numbers, why_not_deoptimise
@@ -231,8 +231,17 @@ def _terms(node: torch.fx.Node) -> int:
 
 
 def _kind(node: torch.fx.Node) -> Kind | None:
+    """The kind of what the node calls. `x[0]` is a view, although its operator takes positions, too."""
     record = operator(node.target) if node.op.startswith("call_") else None
-    return None if record is None else record.kind
+    if record is None:
+        return None
+    return Kind.VIEW if record.kind is Kind.GATHER and _is_in_memory_of_argument(node) else record.kind
+
+
+def _is_in_memory_of_argument(node: torch.fx.Node) -> bool:
+    given = node.args[0] if node.args else None
+    own = storages(node.meta.get("example_value"))
+    return bool(own) and isinstance(given, torch.fx.Node) and own <= storages(given.meta.get("example_value"))
 
 
 def _draws_from_state(node: torch.fx.Node) -> bool:
@@ -242,7 +251,8 @@ def _draws_from_state(node: torch.fx.Node) -> bool:
 
 def _saved(node: torch.fx.Node, is_recorded: bool) -> float:
     record = operator(node.target)
-    calls = _UNKNOWN if record is None or _is_split(record) else _FUSED.get(record.kind, 0.0)
+    kind = _kind(node) or Kind.OTHER
+    calls = _UNKNOWN if record is None or _is_split(record) else _FUSED.get(kind, 0.0)
     if _is_small_product(node):
         calls = _SMALL_PRODUCT
     elif record is not None and record.kind is Kind.ATTENTION and record.decompose:
@@ -254,7 +264,6 @@ def _saved(node: torch.fx.Node, is_recorded: bool) -> float:
         return -_FOUND_SIZES
     if isinstance(node.target, (FunctionTransform, PullbackCall)):
         return _saved_by_transform(node.target) * (1 + _RECORDED if is_recorded else 1)
-    kind = record.kind if record else Kind.OTHER
     if not calls or (is_recorded and kind in _KERNELS_IF_RECORDED):
         return _KERNEL.get(kind, _OTHER_KERNEL)[is_recorded]
     traffic = 0.0 if kind is Kind.VIEW else sum(map(_bytes, values)) / _BYTES
@@ -296,7 +305,7 @@ def _work(node: torch.fx.Node) -> float:
     record = operator(node.target) if node.op.startswith("call_") else None
     if record is None:
         return 0.0
-    if record.kind is Kind.VIEW and node.all_input_nodes:
+    if _kind(node) is Kind.VIEW and node.all_input_nodes:
         return _work(node.all_input_nodes[0])
     each = _FUNCTION if record.cost is Cost.TRANSCENDENTAL else 1.0
     return each * sum(map(_bytes, _tensors_in(node.meta.get("example_value")))) / _BYTES
@@ -317,7 +326,7 @@ def _leaves(node: torch.fx.Node) -> bool:
 def _is_fused(node: torch.fx.Node) -> bool:
     """Whether the node, or what it is a view of, is computed by a generated kernel."""
     record = operator(node.target) if node.op.startswith("call_") else None
-    if record is not None and record.kind is Kind.VIEW and node.all_input_nodes:
+    if _kind(node) is Kind.VIEW and node.all_input_nodes:
         return _is_fused(node.all_input_nodes[0])
     return node.op.startswith("call_") and (record is None or record.kind in _FUSED or _is_small_product(node))
 
