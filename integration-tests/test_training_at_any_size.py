@@ -71,3 +71,23 @@ def test_gradients_at_sizes_that_change(function):
                 torch.testing.assert_close(got.double(), wanted, rtol=1e-5, atol=1e-5)
     assert treadle.stats().eager_graphs == ()
     assert treadle.stats().graphs == 2
+
+
+def test_padding_without_gradients_requires_none_at_sizes_that_change():
+    """PyTorch's fake kernel of padding makes a tensor that requires gradients as the padded one does, under no_grad as well."""
+
+    def run(x):
+        y = 2 * x
+        with torch.no_grad():
+            padded = F.pad(y, (0, 0, 0, 2))
+            rest = padded[1:]
+            rest.mul_(3)
+        return y.sin(), padded, rest, padded.requires_grad
+
+    compiled = treadle.compile(run, fullgraph=True)
+    for n in (3, 5, 7):
+        x = torch.randn(n, 8, requires_grad=True)
+        for got, wanted in zip(compiled(x), run(x), strict=True):
+            torch.testing.assert_close(got, wanted)
+            assert isinstance(got, bool) or got.requires_grad == wanted.requires_grad
+    assert treadle.stats().graphs == 2

@@ -114,7 +114,13 @@ def _dispatch_impl(mode: Any, func: Any, types: Any, args: Any, kwargs: Any) -> 
     """Try the direct kernels, then those of PyTorch with Treadle's added."""
     direct = direct_kernels.KERNELS.get(func)
     found = NotImplemented if direct is None else direct(mode, *args, **kwargs)
-    return _dispatch_with_our_tables(mode, func, types, args, kwargs) if found is NotImplemented else found
+    if found is NotImplemented:
+        found = _dispatch_with_our_tables(mode, func, types, args, kwargs)
+        if type(found) is FakeTensor and found.requires_grad and not any(found is given for given in args):
+            # PyTorch's reference of `constant_pad_nd` makes a tensor that requires gradients as its input does. Whether results do is
+            # autograd's business, which has nothing to say under no_grad (torch 2.11 to 2.13).
+            found.requires_grad_(requires_grad=False)
+    return found
 
 
 TreadleFakeMode._dispatch_impl = _dispatch_impl  # type: ignore[method-assign]
