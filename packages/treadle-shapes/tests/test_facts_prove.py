@@ -150,6 +150,31 @@ def test_unsolvable_equality_still_proves_its_consequences():
     assert prove(Lt(a * b, c * n), facts) is False
 
 
+@pytest.mark.parametrize(
+    ("known", "exponent"),
+    [
+        (Eq(2**n, 32), 5),
+        (Eq(2**n // 8, 4), 5),
+        (Eq((2**n + 3) // 8, 4), 5),
+        (Eq(2 * (3**n // 9), 6), 3),
+    ],
+)
+def test_the_value_of_a_power_tells_its_exponent(known, exponent):
+    facts = facts_of(known)
+    assert facts.simplify(n) == exponent
+
+
+def test_bounds_of_a_power_bound_its_exponent():
+    facts = facts_of(2**n <= 100, 2**n > 16)
+    assert facts.known_ranges.interval(n) == (5, 6)
+    facts = facts_of(2 ** (a + b) <= 8)
+    assert prove(a + b <= 3, facts)
+    with pytest.raises(ContradictionError):
+        facts_of(Eq(2**n, 33))
+    with pytest.raises(ContradictionError):
+        facts_of(2**n <= 1)  # n is at least 1
+
+
 def test_disjunctions_and_exclusions():
     facts = facts_of(Or(Eq(a, 3), Eq(a, 5)), Ne(b, 0))
     assert prove(Or(Eq(a, 5), Eq(a, 3)), facts) is True

@@ -116,8 +116,8 @@ class Facts:
             self._equal(p)
 
     def _narrow(self, p: Expr) -> bool:
-        """Turn p <= 0 over one linear symbol into a bound of that symbol, over one quotient into a bound of its dividend. False when p
-        has another form."""
+        """Turn p <= 0 over one linear symbol into a bound of that symbol, over one quotient into a bound of its dividend, over one power
+        of a number into a bound of the exponent. False when p has another form."""
         coefficients, const = as_terms(p)
         if len(coefficients) != 1:
             return False
@@ -125,6 +125,11 @@ class Facts:
         if isinstance(s, Fn) and s.op == "floordiv" and isinstance(s.args[1], int) and s.args[1] > 0:
             x, n = s.args
             self.add(x <= -const // c * n + n - 1 if c > 0 else x >= -(const // c) * n)
+            return True
+        if isinstance(s, Fn) and s.op == "pow" and isinstance(s.args[0], int) and s.args[0] > 1:
+            base, exponent = s.args
+            most = _largest_exponent(base, -const // c if c > 0 else -(const // c) - 1)
+            self.add(exponent <= most if c > 0 else exponent >= most + 1)
             return True
         if not isinstance(s, Symbol):
             return False
@@ -177,7 +182,7 @@ class Facts:
             self.not_positive[side] = self.at_witness(side)
 
     def _add_value(self, node: Fn, value: int) -> None:
-        """Add node == value. The node is that number from here on, and a quotient bounds its dividend."""
+        """Add node == value. The node is that number from here on, a quotient bounds its dividend, and a power its exponent."""
         residue = residue_of(node, value)
         if residue is not None:
             x, found = residue
@@ -188,7 +193,7 @@ class Facts:
         self._known_ranges = None
         if residue is not None and isinstance(residue[0], Symbol):
             self._set_range(residue[0], *self.known_ranges.interval(residue[0]))
-        if node.op == "floordiv":
+        if node.op in ("floordiv", "pow"):
             for bound in (node - value, value - node):
                 assert isinstance(bound, Expr)
                 self._narrow(bound)
@@ -236,6 +241,14 @@ class Facts:
                     self._set_range(s, low + 1, high)
                 elif high == -const:
                     self._set_range(s, low, high - 1)
+
+
+def _largest_exponent(base: int, most: int) -> int:
+    """The largest n with base ** n <= most; -1 where there is none."""
+    n, power = -1, 1
+    while power <= most:
+        n, power = n + 1, power * base
+    return n
 
 
 _ADD = {"and": Facts._add_and, "le0": Facts._add_le, "eq0": Facts._add_eq, "ne0": Facts._add_ne}

@@ -26,6 +26,7 @@ from treadle_codegen.targets.cpp.section import SectionPrinter
 from treadle_codegen.targets.cpp.segments import segment_text
 from treadle_codegen.targets.cpp.short_axes import ShortAxisPrinter, why_not_written_out
 from treadle_codegen.targets.cpp.short_rows import ShortRowPrinter, open_rows, why_not_short_rows
+from treadle_codegen.targets.cpp.size_powers import powers_of_sizes
 from treadle_codegen.targets.cpp.strips import StripPrinter, why_not_strips
 from treadle_codegen.targets.cpp.tiles import TilePrinter, why_not_tiles
 from treadle_codegen.targets.cpp.tiling import DEFAULT, CppTiling, candidates
@@ -35,7 +36,7 @@ from treadle_codegen.targets.cpp.vector_math import definitions
 from treadle_codegen.targets.rebase import rebased
 from treadle_codegen.targets.renderer import NumberGroup, RenderedKernel, Segment, function_name, numbers_of
 from treadle_codegen.targets.structure import renamed, structure_of
-from treadle_shapes.expr import Range, Symbol, simplify, to_cpp
+from treadle_shapes.expr import BoolExpr, Expr, Range, Symbol, simplify, to_cpp
 
 PRELUDE = Path(__file__).with_name("prelude.hpp")
 _PARALLEL_WORK = 1 << 14  # fewer points than this are not worth waking threads for
@@ -66,6 +67,8 @@ class KernelWriter:
     names: dict[Any, str] = field(
         default_factory=dict
     )  # parameters for the numbers, the same for any numbering of symbols
+    powers: dict[Any, str] = field(default_factory=dict)  # parts of indices that are computed once per call
+    seen: set[Any] = field(default_factory=set)  # expressions without further powers
     from_bools: set[str] = field(default_factory=set)  # values that are computed from bools as numbers
     packed: set[str] = field(default_factory=set)  # values whose 16 bits in memory have a name: theirs with an h
     positions: dict[str, IntLike] = field(default_factory=dict)  # values that are index expressions
@@ -93,7 +96,11 @@ class KernelWriter:
         return str(e) if isinstance(e, int) else self.condition(e)
 
     def condition(self, e: Any) -> str:
-        return to_cpp(simplify(e, self.ranges) if self.is_narrowed else e, self.ranges, self.names)
+        e = simplify(e, self.ranges) if self.is_narrowed else e
+        if self.names and isinstance(e, (Expr, BoolExpr)):
+            for power in powers_of_sizes(e, self.names, self.seen):
+                self.powers[power] = f"s{len(self.powers)}"
+        return to_cpp(e, self.ranges, self.names | self.powers if self.powers else self.names)
 
     @contextlib.contextmanager
     def narrowed(self, symbol: Symbol, values: Range) -> Iterator[None]:
@@ -162,6 +169,7 @@ class CppRenderer:
             arguments.append("i64* err")
             writer.lines.insert(0, "  int bad = 0;")
             writer.lines.append("  if (bad) *err = 1;")
+        writer.lines[:0] = [f"  const i64 {name} = {to_cpp(e, {}, writer.names)};" for e, name in writer.powers.items()]
         body = "\n".join(writer.lines) + "\n"
         text = _function_text(arguments, body)
         bits = writer.tiling.vector_bits
