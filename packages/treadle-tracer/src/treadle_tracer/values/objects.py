@@ -50,6 +50,7 @@ from treadle_tracer.values.mappings import DictValue
 from treadle_tracer.values.native_values import call_native
 from treadle_tracer.values.outputs import stream_method
 from treadle_tracer.values.rebuilt_objects import FILLERS, emit_attributes, new_instance
+from treadle_tracer.values.script_functions import call_script_function
 from treadle_tracer.values.sequences import TupleValue
 from treadle_tracer.values.tail_calls import tail_call
 from treadle_tracer.values.tensor import SymbolicValue
@@ -281,6 +282,8 @@ class ObjectValue(Value):
         if self.obj is not None and is_subtype(self.cls, weakref.ReferenceType):
             assert self.source is not None
             return tx.wrap(self.obj(), ApplySource(self.source, _referent))
+        if self.obj is not None and is_subtype(self.cls, torch.jit.ScriptFunction):
+            return call_script_function(tx, self, self.obj, args, kwargs)
         raw = lookup(tx, self.cls, "__call__")
         if raw is MISSING:
             return tx.raise_exception(TypeError, f"{self.cls.__name__!r} object is not callable")

@@ -1,0 +1,141 @@
+"""Functions compiled by `torch.jit.script`: the trace takes the Python function of which TorchScript has made them.
+
+    @torch.jit.script
+    def gate(a, b):
+        return torch.tanh(a) * torch.sigmoid(b)      ==>      tanh, sigmoid and mul in the graph
+
+TorchScript is not Python everywhere. It has read global names when it compiled, passes an int as a float where a parameter is declared
+so, copies lists and dicts, and answers `is_scripting()` with True. Where a call could differ by that, the graph breaks, and TorchScript
+runs it.
+"""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from treadle_tracer.errors import Unsupported
+from treadle_tracer.source import ConstSource
+from treadle_tracer.values.sequences import TupleValue
+
+if TYPE_CHECKING:
+    from treadle_tracer.values.value import TraceContext, Value
+
+_ASKS = frozenset({"is_scripting", "is_tracing", "_isinstance", "annotate", "ignore", "unused"})
+_TYPES = {
+    "TensorType": (torch.Tensor, torch.nn.Parameter),
+    "IntType": (int,),
+    "FloatType": (float,),
+    "BoolType": (bool,),
+    "StringType": (str,),
+    "NoneType": (type(None),),
+}
+
+
+def call_script_function(
+    tx: TraceContext, script: Value, obj: torch.jit.ScriptFunction, args: list[Value], kwargs: dict[str, Value]
+) -> Value:
+    """Trace the Python function of a script function. Breaks the graph where it could give something else."""
+    function = vars(obj).get("_torchdynamo_inline")  # what torch.compile traces
+    reason = _why_not_as_python(obj, function)
+    if reason is None:
+        assert function is not None
+        reason = _why_not_as_given(tx, obj, function, args, kwargs)
+    if reason is not None:
+        raise Unsupported("script-function", reason)
+    if script.source is not None and not isinstance(script.source, ConstSource):
+        tx.guards.add(script.source, "is", obj)
+    return tx.wrap_known(function).call(tx, args, kwargs)
+
+
+def _why_not_as_python(obj: torch.jit.ScriptFunction, function: Any) -> str | None:
+    """Why a script function may not do what its Python function does. None: it does."""
+    if not isinstance(function, types.FunctionType):
+        return "it was not made of a Python function"
+    scripted = torch.jit._state._try_get_jit_cached_function(function)
+    if scripted is None or scripted.qualified_name != obj.qualified_name:
+        return f"{function.__qualname__} was traced by torch.jit, not scripted"
+    if not all(_is_kept(result.type) for result in obj.schema.returns):
+        return f"{function.__qualname__} returns what TorchScript may convert"
+    names = set(_names(function.__code__))
+    for name in sorted(names & _ASKS):
+        return f"{function.__qualname__} calls {name}"
+    given = {name: function.__globals__[name] for name in names if name in function.__globals__}
+    given.update(_cells(function))
+    for name, value in sorted(given.items()):
+        if not _is_fixed(value):
+            return f"{function.__qualname__} reads {name}, which TorchScript has read when it compiled"
+    return None
+
+
+def _is_kept(returned: Any) -> bool:
+    """Whether a result of this type is what the function returns: no int that becomes a float, no list that is copied."""
+    kind = returned.kind()
+    if kind == "TupleType":
+        return all(map(_is_kept, returned.elements()))
+    return kind in ("TensorType", "IntType", "BoolType", "NoneType")
+
+
+def _names(code: types.CodeType) -> Iterator[str]:
+    """All names that a function reads, those of attributes among them, and of functions inside it."""
+    yield from code.co_names
+    for constant in code.co_consts:
+        if isinstance(constant, types.CodeType):
+            yield from _names(constant)
+
+
+def _cells(function: types.FunctionType) -> dict[str, Any]:
+    """What a function's own closure holds; an empty cell holds None, which is not fixed."""
+    found: dict[str, Any] = {}
+    for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
+        try:
+            found[name] = cell.cell_contents
+        except ValueError:
+            found[name] = None
+    return found
+
+
+def _is_fixed(value: Any) -> bool:
+    """Whether a global is nothing that TorchScript would compile or keep in another form: a module, a script function, PyTorch's own."""
+    if isinstance(value, (types.ModuleType, torch.jit.ScriptFunction, torch.dtype, types.BuiltinFunctionType)):
+        return True
+    return str(getattr(value, "__module__", "")).partition(".")[0] in ("torch", "math", "typing")
+
+
+def _why_not_as_given(
+    tx: TraceContext,
+    obj: torch.jit.ScriptFunction,
+    function: types.FunctionType,
+    args: list[Value],
+    kwargs: dict[str, Value],
+) -> str | None:
+    """Why TorchScript may convert an argument, or refuse it. None: it does neither."""
+    parameters = obj.schema.arguments
+    given = dict(zip([parameter.name for parameter in parameters], args, strict=False)) | kwargs
+    defaults = function.__defaults__ or ()
+    own = dict(zip([p.name for p in parameters][len(parameters) - len(defaults) :], defaults, strict=True))
+    for parameter in parameters:
+        name = parameter.name
+        if name in given:
+            fits = _fits(tx, given[name], parameter.type)
+        else:
+            fits = name in own and repr(own[name]) == repr(parameter.default_value)
+        if not fits:
+            return f"{function.__qualname__} takes {name} as {parameter.type}"
+    return None
+
+
+def _fits(tx: TraceContext, value: Value, wanted: Any) -> bool:
+    """Whether TorchScript takes a value of this type as it is."""
+    kind, cls = wanted.kind(), value.python_type()
+    if kind == "OptionalType":
+        return cls is type(None) or _fits(tx, value, wanted.getElementType())
+    if kind == "TupleType":
+        if cls is not tuple or not isinstance(value, TupleValue):
+            return False
+        items, types_ = list(value.unpack(tx)), wanted.elements()
+        return len(items) == len(types_) and all(map(lambda item, of: _fits(tx, item, of), items, types_))
+    return any(cls is allowed for allowed in _TYPES.get(kind, ()))
