@@ -150,6 +150,18 @@ def test_unsolvable_equality_still_proves_its_consequences():
     assert prove(Lt(a * b, c * n), facts) is False
 
 
+def test_proofs_see_facts_that_come_later_and_facts_that_are_put_into_others():
+    d = symbol("d")
+    facts = facts_of(a <= b, b <= c)
+    assert prove(a <= c, facts) and prove(a <= d, facts) is None
+    facts.add(c <= d)
+    assert prove(a <= d, facts)
+    facts.add(Eq(b, 7))
+    assert prove(c >= 7, facts) and prove(a <= 7, facts) and prove(d >= 7, facts)
+    indexed = [fact for (m, is_positive), found in facts.not_positive_by_monomial().items() for fact in found]
+    assert {fact.position for fact in indexed} == set(range(len(facts.not_positive)))
+
+
 @pytest.mark.parametrize(
     ("known", "exponent"),
     [

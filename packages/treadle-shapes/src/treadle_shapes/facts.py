@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import overload
+import itertools
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple, overload
 
 from treadle_shapes import ranges
 from treadle_shapes.bounds import KnownRanges, join_residues, residue_of, split_linear
@@ -12,6 +13,15 @@ from treadle_shapes.logic import Eq, Not
 from treadle_shapes.nodes import BoolExpr, BoolLike, Expr, Fn, IntLike, Sum, Symbol, as_terms, free_symbols, make_sum
 from treadle_shapes.ranges import INF, Range
 from treadle_shapes.rewrite import evaluate, simplify, substitute
+
+
+class NotPositive(NamedTuple):
+    """A polynomial that is 0 or less. position: how many such facts came before; value: its value at the witness."""
+
+    position: int
+    terms: dict[Expr, int]
+    const: int
+    value: int | None
 
 
 class Facts:
@@ -34,6 +44,11 @@ class Facts:
         #: symbols without a value while tracing; no substitution expresses a symbol with a value by these
         self.unbacked: set[Symbol] = set()
         self._known_ranges: KnownRanges | None = None
+        self._indexed: dict[
+            Expr, int | None
+        ] = {}  # the facts that `_by_monomial` has: `not_positive`, or what that was before
+        self._by_monomial: dict[tuple[Expr, bool], list[NotPositive]] = {}
+        self._indexed_count = 0
 
     @property
     def known_ranges(self) -> KnownRanges:
@@ -54,6 +69,19 @@ class Facts:
             return None if self.witness is None else evaluate(e, self.witness)
         except (ShapesError, ArithmeticError, ValueError):
             return None
+
+    def not_positive_by_monomial(self) -> Mapping[tuple[Expr, bool], Sequence[NotPositive]]:
+        """`not_positive` by (monomial, whether its coefficient is positive), in the order in which the facts came."""
+        facts = self.not_positive
+        if self._indexed is not facts:
+            self._indexed, self._by_monomial, self._indexed_count = facts, {}, 0
+        for position, (p, value) in enumerate(itertools.islice(facts.items(), self._indexed_count, None)):
+            terms, const = as_terms(p)
+            fact = NotPositive(self._indexed_count + position, terms, const, value)
+            for monomial, c in terms.items():
+                self._by_monomial.setdefault((monomial, c > 0), []).append(fact)
+        self._indexed_count = len(facts)
+        return self._by_monomial
 
     def copy(self, *, keep_witness: bool = False) -> Facts:
         """Copy the facts. keep_witness: the caller guarantees that facts added to the copy hold at the witness, too."""

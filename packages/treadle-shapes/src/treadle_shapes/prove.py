@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from math import gcd
+from operator import itemgetter
 
 from treadle_shapes.bounds import least_at_corner
 from treadle_shapes.facts import Facts
@@ -66,37 +67,46 @@ class _Prover:
         least = least_at_corner({m: -c for m, c in terms.items()}, -const, self.known_ranges)
         if least is not None and least >= 0:
             return True
-        for q, q_value in self._not_positive(terms):
-            q_terms, q_const = as_terms(q)
-            for monomial, c in terms.items():
-                d = q_terms.get(monomial, 0)
-                # With equal signs, subtracting a positive multiple of q from a multiple of p cancels the monomial.
-                if c * d <= 0:
-                    continue
-                g = gcd(c, d)
-                c, d = abs(c) // g, abs(d) // g
-                left = None if value is None or q_value is None else value * d - q_value * c
-                if left is not None and left > 0:
-                    continue
-                rest = {m: k * d for m, k in terms.items()}
-                for m, k in q_terms.items():
-                    k = rest.get(m, 0) - k * c
-                    if k:
-                        rest[m] = k
-                    else:
-                        del rest[m]
-                if self._search(rest, const * d - q_const * c, left, depth - 1):
-                    return True
-                if self.steps <= 0:
-                    return False
+        for monomial, c, q_terms, q_const, q_value in self._facts_on(terms):
+            # With equal signs, subtracting a positive multiple of q from a multiple of p cancels the monomial.
+            d = q_terms[monomial]
+            g = gcd(c, d)
+            c, d = abs(c) // g, abs(d) // g
+            left = None if value is None or q_value is None else value * d - q_value * c
+            if left is not None and left > 0:
+                continue
+            rest = {m: k * d for m, k in terms.items()}
+            for m, k in q_terms.items():
+                k = rest.get(m, 0) - k * c
+                if k:
+                    rest[m] = k
+                else:
+                    del rest[m]
+            if self._search(rest, const * d - q_const * c, left, depth - 1):
+                return True
+            if self.steps <= 0:
+                return False
         return False
 
-    def _not_positive(self, terms: dict[Expr, int]) -> Iterator[tuple[IntLike, int | None]]:
-        """Polynomials that are 0 or less, each with its value at the facts' witness: facts, and what extrema among the terms imply."""
-        yield from self.facts.not_positive.items()
-        for monomial, c in terms.items():
-            for q in self._of_extrema(monomial, c < 0):
-                yield q, self._value(q)
+    def _facts_on(self, terms: dict[Expr, int]) -> Iterator[tuple[Expr, int, dict[Expr, int], int, int | None]]:
+        """Polynomials that are 0 or less and have a monomial with the sign that it has among the terms: facts, and what extrema among
+        the terms imply. Each is (the monomial, its coefficient among the terms, the polynomial as terms and constant, its value at the
+        facts' witness)."""
+        index = self.facts.not_positive_by_monomial()
+        found = [
+            (fact.position, k, monomial, c, fact)
+            for k, (monomial, c) in enumerate(terms.items())
+            for fact in index.get((monomial, c > 0), ())
+        ]
+        found.sort(key=itemgetter(0, 1))  # the order of the facts, so that the steps are spent alike
+        for _, _, monomial, c, fact in found:
+            yield monomial, c, fact.terms, fact.const, fact.value
+        for extremum, extremum_c in terms.items():
+            for q in self._of_extrema(extremum, extremum_c < 0):
+                q_terms, q_const = as_terms(q)
+                for monomial, c in terms.items():
+                    if c * q_terms.get(monomial, 0) > 0:
+                        yield monomial, c, q_terms, q_const, self._value(q)
 
     def _of_extrema(self, monomial: Expr, is_least: bool) -> Iterator[IntLike]:
         """`x*a - x*max(a, b)` for lower bounds and `x*min(a, b) - x*a` for upper ones, where x is not negative."""
