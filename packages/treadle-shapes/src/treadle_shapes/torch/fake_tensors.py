@@ -119,7 +119,7 @@ def _dispatch_impl(mode: Any, func: Any, types: Any, args: Any, kwargs: Any) -> 
         if type(found) is FakeTensor and found.requires_grad and not any(found is given for given in args):
             # PyTorch's reference of `constant_pad_nd` makes a tensor that requires gradients as its input does. Whether results do is
             # autograd's business, which has nothing to say under no_grad (torch 2.11 to 2.13).
-            found.requires_grad_(False)  # noqa: FBT003
+            found.requires_grad_(False)
     return found
 
 
