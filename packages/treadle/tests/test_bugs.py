@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import runpy
 import subprocess
 import sys
 
@@ -122,6 +123,14 @@ def test_the_reproducer_runs(tmp_path):
     check = f"import runpy; g = runpy.run_path({path!r}); print(g['forward'](g['self'], g['inputs'][0])[0].shape)"
     done = subprocess.run([sys.executable, "-c", check], capture_output=True, text=True, check=True)
     assert "[2, 3]" in done.stdout
+
+
+def test_the_reproducer_names_methods_of_built_in_classes(tmp_path):
+    traced = fx.Graph()
+    traced.output(traced.call_function(torch.Tensor.to, (traced.placeholder("x"), torch.float64)))
+    path = write_reproducer(fx.GraphModule({}, traced), [torch.ones(2)], "lower", "message", tmp_path)
+    found = runpy.run_path(path)
+    assert found["forward"](found["self"], *found["inputs"]).dtype == torch.float64
 
 
 def test_an_unwritable_dump_directory_is_no_further_error(tmp_path):

@@ -162,6 +162,12 @@ def test_shapes_without_or_with_one_element(shape: tuple[int, ...]) -> None:
     )
 
 
+def test_an_empty_result_of_stride_zero_reads_nothing() -> None:
+    # NumPy's arrays without elements have such strides. One element was read, and written for all.
+    program = lowered(lambda x: (x.clone(), x + 1), torch.empty_strided((0,), (0,)))
+    assert program.steps == []
+
+
 def test_integers_wrap_around_and_divide_as_in_eager() -> None:
     x = torch.tensor([-7, 7, 0, 100], dtype=torch.int8)
     program = lowered(

@@ -7,7 +7,7 @@ import tempfile
 from collections.abc import Sequence
 from operator import attrgetter
 from pathlib import Path
-from types import ModuleType
+from types import MethodDescriptorType, ModuleType, WrapperDescriptorType
 from typing import Any
 
 import torch
@@ -80,6 +80,10 @@ def _imports(names: dict[str, Any], used: set[str]) -> list[str]:
             lines.append(f"{name} = float({str(value)!r})")
         elif isinstance(value, ModuleType):
             lines.append(f"import {value.__name__} as {name}" if value.__name__ != name else f"import {name}")
+        elif isinstance(value, (MethodDescriptorType, WrapperDescriptorType)):
+            owner = value.__objclass__
+            lines.append(f"from {owner.__module__} import {owner.__qualname__} as {name}")
+            lines.append(f"{name} = {name}.{value.__name__}")
         elif hasattr(value, "__qualname__") and getattr(value, "__module__", None):
             qualified, _, attribute = value.__qualname__.partition(".")
             lines.append(f"from {value.__module__} import {qualified} as {name}")

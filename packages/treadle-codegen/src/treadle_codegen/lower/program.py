@@ -357,7 +357,8 @@ def _fresh_output(lowering: Lowering, x: TensorExpr, strides: tuple[IntLike, ...
     """A new OUTPUT buffer holding `x` with those strides, which may repeat elements (0) or leave gaps."""
     if x.storage is not None and same_strides(x.shape, x.storage.strides, strides) and not is_dense(x.shape, strides):
         return _span_output(lowering, x, x.storage)
-    repeated = [d for d, s in enumerate(strides) if s == 0 and x.shape[d] != 1]
+    empty = any(size == 0 for size in x.shape)  # then there is no element to repeat
+    repeated = [] if empty else [d for d, s in enumerate(strides) if s == 0 and x.shape[d] != 1]
     for d in repeated:
         x = x.view(narrow(x.shape, d, 0, 1))
     if not repeated:
