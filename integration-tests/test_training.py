@@ -181,6 +181,38 @@ def test_retain_graph_and_second_backward() -> None:
         out.backward()
 
 
+def test_a_backward_pass_for_each_of_two_losses() -> None:
+    """What eager computes the losses from has nothing in common but the parameters and the inputs."""
+    torch.manual_seed(0)
+    generator, critic = nn.Linear(4, 6), nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 1))
+
+    def losses(real: torch.Tensor, noise: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        made = generator(noise)
+        of_critic = F.softplus(-critic(real)).mean() + F.softplus(critic(made.detach())).mean()
+        return of_critic, F.softplus(-critic(made)).mean()
+
+    fast = treadle.compile(losses)
+    parameters = [*generator.parameters(), *critic.parameters()]
+    for size in (5, 5, 7, 3, 6):
+        real, noise = torch.randn(size, 6), torch.randn(size, 4)
+        found = []
+        for function in (losses, fast):
+            of_critic, of_generator = function(real, noise)
+            of_critic.backward()
+            found.append([None if p.grad is None else p.grad.clone() for p in parameters])
+            of_generator.backward(retain_graph=True)
+            of_generator.backward()
+            found[-1] += [None if p.grad is None else p.grad.clone() for p in parameters]
+            with pytest.raises(RuntimeError, match="second time"):
+                of_critic.backward()
+            for parameter in parameters:
+                parameter.grad = None
+        for theirs, ours in zip(*found, strict=True):
+            assert (theirs is None) == (ours is None)
+            if theirs is not None:
+                torch.testing.assert_close(ours, theirs)
+
+
 def test_a_parameter_changed_before_backward() -> None:
     w = torch.randn(3, 3, requires_grad=True)
     fast = treadle.compile(lambda x: torch.tanh(x @ w) @ w)

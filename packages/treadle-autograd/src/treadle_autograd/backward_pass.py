@@ -17,7 +17,7 @@ from .gradients_together import differentiable_gradients
 from .joint import Gradients
 
 if TYPE_CHECKING:
-    from .training import Call
+    from .training import Call, TrainingProgram
 
 _is_in_transform: Callable[[torch.Tensor], bool] = torch._C._functorch.is_functorch_wrapped_tensor
 _is_batched: Callable[[torch.Tensor], bool] = torch._C._functorch.is_legacy_batchedtensor  # by `is_grads_batched=True`
@@ -39,6 +39,14 @@ class BackwardPass(NamedTuple):
     is_plain: bool
     is_cut: bool
     runs_compiled: bool
+
+    def numbers(self) -> list[int]:
+        """The numbers of the tangents that are defined."""
+        return [k for k, tangent in enumerate(self.given) if tangent is not None]
+
+    def leaves_out_all_others(self, program: TrainingProgram) -> bool:
+        """Whether the compiled backward graph reads nothing of what was saved for tangents that are not defined."""
+        return len(program.absent(self.given, self.wanted)) + len(self.numbers()) == len(self.given)
 
 
 def begin_pass(

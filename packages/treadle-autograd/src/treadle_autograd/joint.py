@@ -44,6 +44,7 @@ from .inner_gradients import differentiable_outputs
 from .lost_histories import why_history_is_lost
 from .random_replay import note_states
 from .refusals import call_torch, why_not_functional
+from .separate_passes import freed_by
 from .shared_regions import RegionDiffers, SharedRegions
 
 
@@ -59,6 +60,8 @@ class JointTrace:
     sources    where there are several differentiable outputs, for each the positions of those that autograd computes it from
     custom     calls of custom autograd functions in the forward part
     cuts       for every output in `sources`' values, the name of the node that the others are computed from
+    freed_by   for every tangent the numbers of those whose backward passes drop what eager's pass from it reads (`separate_passes`); empty
+               where all do
     lossy      why the forward part, run under autograd, has another history than the program (`lost_histories`), or None
     results_to_cut  where it is lossy, the calls of the traced graph in the place of `cuts`' nodes
     states     random nodes that backward can replay -> the node that reads the generator's state in front of each
@@ -76,6 +79,7 @@ class JointTrace:
     states: Mapping[fx.Node, fx.Node]
     lossy: str | None = None
     results_to_cut: Mapping[int, str] = field(default_factory=dict)
+    freed_by: tuple[frozenset[int], ...] = ()
 
     @property
     def n_primals(self) -> int:
@@ -361,6 +365,8 @@ def _differentiated(
     for node in job.recorded.graph.nodes:
         node.meta.pop("mutates", None)  # autograd's outputs are memory of their own, and gradients write nothing back
     custom = tuple(job.recorder.custom_calls)
+    apart = sources and not custom  # gradients of custom functions may read what no tangent leads to
+    freed = freed_by([grad_fn_of(job.outputs.wrappers[position]) for position in positions]) if apart else ()
     note_tangents(custom, [job.outputs.wrappers[position] for position in positions])
     gradients = job.differentiate(positions, primals)
     contract, primals = job.with_constants_of_backward(contract, primals)
@@ -373,4 +379,6 @@ def _differentiated(
     fakes = tuple(job.inputs.fakes)
     with_history = [] if custom else [job.outputs.nodes[position] for position in positions]
     lossy = why_history_is_lost(graph, primals, job.recorder.histories, with_history)
-    return JointTrace(graph, contract, fakes, n_outputs, positions, primals, sources, cuts, custom, states, lossy)
+    return JointTrace(
+        graph, contract, fakes, n_outputs, positions, primals, sources, cuts, custom, states, lossy, freed
+    )

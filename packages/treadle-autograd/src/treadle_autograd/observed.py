@@ -101,6 +101,7 @@ class OutputNode(torch.autograd.Function):
         ctx: Any, call: Any, position: int, value: list[torch.Tensor], edge: Any, *probe_and_sources: Any
     ) -> Any:
         ctx.call, ctx.position = call, position
+        ctx.kept = None if call.passes is None else call.passes.keeper(call.program.joint.tangents.index(position))
         ctx.set_materialize_grads(False)
         return value.pop()
 

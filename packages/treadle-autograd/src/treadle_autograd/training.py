@@ -24,13 +24,14 @@ from treadle_shapes.torch import outside_transforms, undisturbed
 
 from .aliasing import picker
 from .asked_gradients import keeps_graph
-from .backward_pass import Layout, begin_pass, gradients_elsewhere, laid_out
+from .backward_pass import BackwardPass, Layout, begin_pass, gradients_elsewhere, laid_out
 from .check_results import check_callable, check_results
 from .effects import is_random
 from .joint import JointTrace
 from .observed import NOBODY, Observers, connect, edge_for, with_histories
 from .partition import Halves
 from .rerun import DifferentiableRun, random_state
+from .separate_passes import SeparatePasses
 from .staged import Stages, run_in_stages, somebody_waits
 from .traced_run import TracedRun, copy_with_history
 from .unpacked import layouts_to_restore, unpacked
@@ -310,6 +311,8 @@ class Call:
         self.has_run = False
         self._rerun: tuple[int, DifferentiableRun | TracedRun] | None = None
         self.second_run: weakref.ref[SecondRun] | None = None
+        freed_by = program.joint.freed_by
+        self.passes = SeparatePasses(freed_by, program.halves.saved_for) if freed_by else None
 
     def run_forward(self, primals: Sequence[Any]) -> ForwardResults:
         """Run the forward graph."""
@@ -368,8 +371,20 @@ class Call:
         """Inside, random numbers are those of the forward pass."""
         return random_state(self.random_state)
 
-    def let_go(self) -> None:
+    def saved(self, ctx: Any, asked: BackwardPass) -> tuple[Sequence[torch.Tensor], bool]:
+        """What the node has saved, and whether that is all of it: behind a first pass there is what was kept for this one.
+
+        Raises what eager raises when they are gone, or have been changed."""
+        if self.passes is not None and self.passes.have_begun:
+            rest = self.passes.saved(asked.numbers())
+            if rest is not None:
+                return rest, False
+        return unpacked(ctx.saved_tensors, ctx.saved_layouts), True
+
+    def let_go(self, asked: BackwardPass, saved: Sequence[torch.Tensor]) -> None:
         """Behind the last backward pass through the node of the outputs: a program may keep its losses, but not all batches with them."""
+        if self.passes is not None:
+            self.passes.let_go(asked.numbers(), saved)
         if self.observers is NOBODY:  # else nodes of single outputs may run the program once more
             self.primals = []
 
@@ -455,21 +470,20 @@ class CompiledBackward(torch.autograd.Function):
             second = None
         if not asked.wanted and second is None:
             return (None, None, None, *gradients.values())
-        # Raises what eager raises when they are gone, or have been changed.
-        saved = unpacked(ctx.saved_tensors, ctx.saved_layouts)
+        saved, is_whole = call.saved(ctx, asked)
         if second is not None:
             gradients |= second.at_call(ctx, program.joint.tangents, asked.given)
-        elif asked.runs_compiled:
+        elif asked.runs_compiled and (is_whole or asked.leaves_out_all_others(program)):
             absent = program.absent(asked.given, asked.wanted)
             given = [pair for k, pair in enumerate(zip(asked.given, ctx.layouts, strict=True)) if k not in absent]
             tangents = [laid_out(tangent, *data) for tangent, data in given]
             found = program.run_backward(asked.wanted, absent, (*saved, *ctx.numbers, *tangents))
             gradients |= zip(asked.wanted, found, strict=True)
         else:
-            found = gradients_elsewhere(call, asked, ctx.layouts, saved, node=ctx)
+            found = gradients_elsewhere(call, asked, ctx.layouts, saved if is_whole else None, node=ctx)
             gradients |= zip(asked.wanted, found, strict=True)
         if saved and not keeps_graph():  # autograd drops what it has saved now, and another pass raises
-            call.let_go()
+            call.let_go(asked, saved)
         return (None, None, None, *gradients.values())
 
 

@@ -70,6 +70,7 @@ class KeptTrace:
         self.gradients = program.gradients
         self.sources = program.sources
         self.cuts = program.cuts
+        self.freed_by = program.freed_by
         self._graphs = graphs
 
     def whole(self) -> JointTrace:
@@ -83,6 +84,7 @@ class KeptHalves:
     def __init__(self, program: Program, graphs: _Graphs) -> None:
         self.primals = program.primals
         self.reads = program.reads
+        self.saved_for = program.saved_for
         self._graphs = graphs
 
     def whole(self) -> Halves:

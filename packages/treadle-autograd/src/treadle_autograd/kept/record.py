@@ -54,12 +54,14 @@ class Program:
     cuts: Mapping[int, str]
     primals: tuple[int | None, ...]
     reads: tuple[frozenset[int] | None, ...]
+    freed_by: tuple[frozenset[int], ...]
+    saved_for: tuple[frozenset[int], ...]
     facts: ProgramFacts
 
     @classmethod
     def of(cls, forward: str, joint: JointTrace, halves: Halves, facts: ProgramFacts) -> Program:
         told = joint.contract, joint.n_outputs, joint.tangents, joint.gradients, joint.sources, joint.cuts
-        return cls(forward, *told, halves.primals, halves.reads, facts)
+        return cls(forward, *told, halves.primals, halves.reads, joint.freed_by, halves.saved_for, facts)
 
 
 class _NoRecord(Exception):
@@ -91,6 +93,8 @@ def to_bytes(program: Program, gm: fx.GraphModule) -> bytes | None:
         "cuts": list(program.cuts.items()),
         "primals": program.primals,
         "reads": [None if reads is None else sorted(reads) for reads in program.reads],
+        "freed_by": [sorted(numbers) for numbers in program.freed_by],
+        "saved_for": [sorted(places) for places in program.saved_for],
         "not_differentiable": program.facts.not_differentiable,
         "read_and_written": sorted(program.facts.read_and_written),
         "draws_random": program.facts.draws_random,
@@ -119,6 +123,8 @@ def from_bytes(data: bytes, gm: fx.GraphModule) -> Program:
         dict(found["cuts"]),
         tuple(found["primals"]),
         tuple(None if reads is None else frozenset(reads) for reads in found["reads"]),
+        tuple(map(frozenset, found["freed_by"])),
+        tuple(map(frozenset, found["saved_for"])),
         ProgramFacts(tuple(found["not_differentiable"]), frozenset(found["read_and_written"]), found["draws_random"]),
     )
 

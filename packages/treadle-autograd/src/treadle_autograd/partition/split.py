@@ -41,6 +41,7 @@ class Halves:
     primals    of each saved tensor, the position of the input that it is, or None: such tensors are no outputs of the forward graph
     reads      for every gradient of the joint graph, the tangents that it depends on, by number; None for a gradient that is always zero
     known      the joint graph's nodes of the tensors that the forward graph takes behind the primals
+    saved_for  for every tangent the places among the saved tensors of what is read in a pass from it alone; empty where nobody asks
     """
 
     classes: Classes
@@ -50,6 +51,7 @@ class Halves:
     primals: tuple[int | None, ...]
     reads: tuple[frozenset[int] | None, ...]
     known: tuple[fx.Node, ...] = ()
+    saved_for: tuple[frozenset[int], ...] = ()
 
     def whole(self) -> Halves:
         """The halves themselves; `kept.program.KeptHalves` makes them."""
@@ -130,6 +132,7 @@ def split(classes: Classes, saved: Sequence[fx.Node]) -> Halves:
         places,
         _reads(joint, results[joint.n_outputs :]),
         tuple(known),
+        _saved_for(classes, saved) if joint.freed_by else (),
     )
 
 
@@ -197,6 +200,30 @@ def _reads(joint: JointTrace, gradients: Sequence[Any]) -> tuple[frozenset[int] 
         return frozenset(k for k in range(len(tangents)) if found >> k & 1)
 
     return tuple(numbers(node) if isinstance(node, fx.Node) else None for node in gradients)
+
+
+def _saved_for(classes: Classes, saved: Sequence[fx.Node]) -> tuple[frozenset[int], ...]:
+    """The places of the saved tensors that what depends on each tangent is computed from, and what depends on none."""
+    joint = classes.joint
+    nodes, boundary = list(joint.graph.nodes), frozenset(saved)
+    tangents = tangents_of(joint)
+    below = set(tangents)
+    for node in nodes:
+        if any(used in below for used in node.all_input_nodes):
+            below.add(node)
+    gradients: Any = nodes[-1].args[0][joint.n_outputs :]  # type: ignore[index]
+    always = [node for node in classes.backward if has_effect(node)]
+    always += [node for node in gradients if isinstance(node, fx.Node) and node not in below]
+    found = []
+    for tangent in tangents:
+        depends, reads = {tangent}, set(always)
+        for node in nodes:
+            if node.op != "output" and any(used in depends for used in node.all_input_nodes):
+                depends.add(node)
+                reads.update(classes.inputs_of(node))
+        read = ancestors(reads - below, boundary, classes.inputs_of)
+        found.append(frozenset(place for place, node in enumerate(saved) if node in read))
+    return tuple(found)
 
 
 def _is_leaf(node: fx.Node) -> bool:
