@@ -52,6 +52,14 @@ def test_a_dynamic_graph_compares_one_shape(cache: Path) -> None:
     torch.testing.assert_close(graph(torch.ones(2, 4))[0], torch.full((2, 4), 0.5))
 
 
+def test_externs_get_static_tensors_without_elements(cache: Path) -> None:
+    # Their memory is at 0, where static tensors that have not been looked at were taken to be.
+    places = torch.empty(0, dtype=torch.int64)
+    graph = compiled(lambda at: aten.sort(at)[1], places, cache=cache, static=(0,))
+    for _ in range(2):
+        assert graph(places)[0].shape == (0,)
+
+
 def test_memory_of_externs_is_released_after_the_last_use(cache: Path) -> None:
     graph = compiled(lambda x: x.sort(0).values.exp().sort(0).values + 1, torch.ones(9), cache=cache)
     assert len(re.findall(r"^    (t\d+ = )+None$", graph.host_source, re.M)) == 2

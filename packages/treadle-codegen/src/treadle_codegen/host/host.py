@@ -73,7 +73,7 @@ class Host:
         self.source = program.source
         self.static_views: list[torch.Tensor | None] = [None] * len(program.statics)
         self.static_keys = program.statics
-        self.static_pointers: list[int] = [0] * len(program.inputs)
+        self.static_pointers: list[int] = [-1] * len(program.inputs)  # of no tensor: those without elements are at 0
         self._names = self._scope(program, entries)
         self._code = program.compiled()
         scope = dict(self._names)
