@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 import operator
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -19,6 +19,7 @@ from torch import fx
 from treadle_shapes.torch import Kind
 from treadle_shapes.torch import operator as operator_of
 
+from ..ancestors import ancestors
 from ..effects import has_effect, is_random
 from ..joint import JointTrace
 from ..node_sizes import is_number
@@ -150,6 +151,7 @@ def classify(joint: JointTrace) -> Classes:
     gradients = [item for item in results[joint.n_outputs :] if isinstance(item, fx.Node)]
     readers = set[fx.Node]().union(*[node.all_input_nodes for node in nodes[:-1] if node in backward])
     needed = readers.union(gradients) - backward
+    needed |= _read_for_truths(needed)
     order = tuple(node for node in nodes[:-1] if node not in backward)
     given = [node for node in results[: joint.n_outputs] if isinstance(node, fx.Node)]
     visible = {node for node in nodes if node.op == "placeholder"} | set(map(viewed, given))
@@ -165,6 +167,17 @@ def classify(joint: JointTrace) -> Classes:
     return Classes(
         joint, frozenset(backward), frozenset(needed), frozenset(visible), order, interior, results, from_statistics
     )
+
+
+def is_truth_of_tensor(node: fx.Node) -> bool:
+    """Whether the node reads a bool from a tensor (`flag.item()`)."""
+    return isinstance(node.meta.get("val"), torch.SymBool) and not all(map(is_number, node.all_input_nodes))
+
+
+def _read_for_truths(nodes: Iterable[fx.Node]) -> set[fx.Node]:
+    """The tensors that bools among these numbers, or what these are computed from, are read from."""
+    numbers = ancestors(filter(is_number, nodes), inputs_of=lambda node: [*filter(is_number, node.all_input_nodes)])
+    return {used for node in numbers if is_truth_of_tensor(node) for used in node.all_input_nodes}
 
 
 def _is_effect_of_backward(node: fx.Node) -> bool:

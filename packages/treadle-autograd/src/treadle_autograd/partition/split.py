@@ -27,7 +27,7 @@ from ..node_sizes import is_number
 from ..random_replay import replay
 from .absent import append_copy, computed_from, insert_zeros, left_operand, why_not_left_out
 from .asked_results import ask_for_used_results
-from .classify import Classes, classify
+from .classify import Classes, classify, is_truth_of_tensor
 from .from_statistics import compute_again
 from .mincut import Partition
 
@@ -227,8 +227,12 @@ def _saved_for(classes: Classes, saved: Sequence[fx.Node]) -> tuple[frozenset[in
 
 
 def _is_leaf(node: fx.Node) -> bool:
-    """Whether a number comes from a tensor or is an input, rather than from other numbers."""
-    return is_number(node) and not (node.all_input_nodes and all(map(is_number, node.all_input_nodes)))
+    """Whether a number comes from a tensor or is an input, rather than from other numbers. Truths are read from their tensors again."""
+    return (
+        is_number(node)
+        and not is_truth_of_tensor(node)
+        and not (node.all_input_nodes and all(map(is_number, node.all_input_nodes)))
+    )
 
 
 def _numbers_of_backward(classes: Classes, saved: Sequence[fx.Node]) -> list[fx.Node]:
@@ -238,7 +242,8 @@ def _numbers_of_backward(classes: Classes, saved: Sequence[fx.Node]) -> list[fx.
     if not leaves:
         return []
     gradients: Any = nodes[-1].args[0][classes.joint.n_outputs :]  # type: ignore[index]
-    used = ancestors([node for node in gradients if isinstance(node, fx.Node)], leaves.union(saved))
+    checked = [node for node in classes.backward if node.op != "placeholder" and has_effect(node)]
+    used = ancestors([*checked, *[node for node in gradients if isinstance(node, fx.Node)]], leaves.union(saved))
     needed = leaves.intersection(used).union(_untold(used, [*saved, *tangents_of(classes.joint)], leaves))
     return [node for node in nodes if node in needed]
 
