@@ -111,6 +111,21 @@ def test_programs_that_are_found_do_so_too(function):
     assert keeping.n_found
 
 
+@pytest.mark.parametrize("function", (apart, a_penalty))
+def test_parameters_with_hooks(function):
+    """They ask for stages of the backward pass, each of which would drop what it has saved."""
+    found: list[Any] = []
+    for run in (function, compiled(function)):
+        leaves, seen = inputs(), []
+        for leaf in leaves:
+            leaf.register_post_accumulate_grad_hook(lambda t, seen=seen: seen.append(t.grad.sum()))
+        for result in run(*leaves):
+            result.sum().backward()
+            seen.append(torch.zeros(()))
+        found.append(seen)
+    torch.testing.assert_close(torch.stack(found[1]).sort().values, torch.stack(found[0]).sort().values)
+
+
 def test_what_the_other_output_reads_must_not_have_changed():
     for function in (a_penalty, compiled(a_penalty)):
         a, b, w = inputs()

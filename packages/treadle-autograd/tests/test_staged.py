@@ -232,7 +232,7 @@ def test_stages_compute_nothing_from_outputs_without_tangents():
 
     def function(x: torch.Tensor, *weights: torch.Tensor) -> Any:
         hidden = chain(x, *weights)
-        return hidden, (x - x).square().sum().sqrt() * weights[-1].sum(), (hidden - hidden).norm()
+        return hidden, (hidden - hidden).square().sum().sqrt() * weights[-1].sum(), (hidden - hidden).norm()
 
     inputs = leaves(6)
     compiled = Compiled(function, inputs, range(6))

@@ -149,6 +149,7 @@ def _aot_training(
     from .ambient import Ambient
     from .early_leaves import early_leaves, without_first_calls
     from .gradient_programs import Recipe
+    from .hooked_inputs import hooked_inputs
     from .partition import Halves, min_cut, report
     from .programs import training_program
     from .rerun import run_with_lines
@@ -173,6 +174,8 @@ def _aot_training(
         return run_with_lines(gm, args)
 
     in_anomaly_mode = running_in_eager(gm, with_lines) if contract.mutations else with_lines
+    are_hooked = hooked_inputs(program)
+    with_hooks = running_in_eager(gm) if contract.mutations else gm.forward
     second_runs = recipe.second_runs
     may_leave = not contract.mutations  # else what eager raises comes after a write, perhaps
 
@@ -182,6 +185,8 @@ def _aot_training(
             return in_anomaly_mode(*args)
         if may_leave and second_runs.begins_in_eager():
             return gm.forward(*args)
+        if are_hooked is not None and are_hooked(args):
+            return with_hooks(*args)
         return wrapped(*args)
 
     halves = program.halves
