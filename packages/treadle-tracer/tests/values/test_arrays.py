@@ -290,6 +290,27 @@ def test_an_iterator_goes_on_after_a_graph_break():
     _same(run, np.arange(5))
 
 
+@pytest.mark.parametrize("copy", ["True", "None", "1", "np._CopyMode.ALWAYS", "np._CopyMode.IF_NEEDED"])
+def test_whether_an_array_of_an_array_is_a_copy(copy):
+    """The truth of NumPy's own modes is an error for some of them."""
+    namespace = {"np": np}
+    exec(f"def f(a):\n    b = np.array(a, copy={copy})\n    b[0] = 7\n    return b, a + 1", namespace)
+    function = namespace["f"]
+    expected, found = (run(np.array([1.0, 2.0])) for run in (function, compiled(function)[0]))
+    for a, b in zip(found, expected, strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+def test_the_option_copy_of_astype():
+    def function(a):
+        b = a.astype(a.dtype, copy=0)
+        b[0] = 7
+        return a + 1
+
+    expected, found = (run(np.array([1.0, 2.0])) for run in (function, compiled(function)[0]))
+    np.testing.assert_array_equal(found, expected)
+
+
 def test_what_is_taken_is_a_copy():
     def run(a):
         b = a.take(0, axis=0)

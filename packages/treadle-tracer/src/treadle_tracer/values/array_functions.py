@@ -20,6 +20,7 @@ from treadle_tracer.tables import by_name
 from treadle_tracer.values.array_interpolation import interp, linspace
 from treadle_tracer.values.array_items import get_item, store
 from treadle_tracer.values.array_options import (
+    copy_option,
     dtype_option,
     is_absent,
     is_c_order,
@@ -124,7 +125,7 @@ def _is_overriding(tx: TraceContext, value: Value) -> bool:
 def _array(tx: TraceContext, given: Value, dtype: Value | None = None, *, copy: Value | None = None, **options: Value):
     if set(options) - {"order", "subok", "ndmin"}:
         raise Unsupported("numpy", "numpy.array with these options")
-    order, must_copy = plain(options.get("order"), "K"), plain(copy, True)
+    order, must_copy = plain(options.get("order"), "K"), copy_option(copy)
     if order not in ("K", "C"):
         raise Unsupported("numpy", "numpy.array in another order")
     if must_copy is False:

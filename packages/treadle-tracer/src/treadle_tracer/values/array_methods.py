@@ -276,11 +276,7 @@ def _astype(
     if not numpy_module().can_cast(owner.dtype, wanted, plain(casting, "unsafe")) or plain(order, "K") != "K":
         raise Unsupported("numpy", f"astype({wanted}) with these options")
     if wanted == owner.dtype:
-        return (
-            owner
-            if plain(copy, True) is False
-            else ArrayValue(in_graph(tx, torch.clone, owner.tensor), owner.is_scalar)
-        )
+        return owner if not plain(copy, True) else ArrayValue(in_graph(tx, torch.clone, owner.tensor), owner.is_scalar)
     return ArrayValue(converted(tx, owner.tensor, wanted), owner.is_scalar)
 
 

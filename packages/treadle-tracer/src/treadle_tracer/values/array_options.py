@@ -31,6 +31,13 @@ def plain(value: Value | None, default: Any = None) -> Any:
     return value.constant()
 
 
+def copy_option(value: Value | None) -> bool | None:
+    """The option `copy` of `numpy.array`: whether memory is copied; None where it is only if it has to be."""
+    given = plain(value, True)
+    modes = getattr(numpy_module(), "_CopyMode", None)  # the truth of one of its members is an error
+    return None if given is None or (modes is not None and given is modes.IF_NEEDED) else bool(given)
+
+
 def dtype_option(value: Value | None, default: Any = None) -> Any:
     """A dtype of NumPy; `default` where the argument is missing or None. Raises Unsupported for what is no dtype."""
     found = plain(value)
