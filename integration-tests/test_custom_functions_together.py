@@ -233,3 +233,39 @@ def test_losses_that_are_kept_keep_no_more_than_eagers() -> None:
 def tensors() -> int:
     gc.collect()
     return sum(type(found) is torch.Tensor for found in gc.get_objects())
+
+
+class Product(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, w):
+        ctx.save_for_backward(x, w)
+        return x.sin() * w
+
+    @staticmethod
+    def backward(ctx, gradient):
+        x, w = ctx.saved_tensors
+        return gradient * x.cos() * w, gradient * x.sin()
+
+
+@pytest.mark.parametrize("order", [(0, 1, 2), (2, 1, 0), (1, 0, 1), (1, 2, 0)])
+def test_a_backward_pass_for_each_result_of_linear_functions(order):
+    """Eager's histories of the results have only the inputs in common."""
+
+    def function(a, b, w):
+        return Product.apply(a * w, w).sum(), (b.tanh() * w).cos().sum(), Product.apply(b.exp(), a).sum()
+
+    def passes(run):
+        leaves = [torch.linspace(-1, k, 4).requires_grad_() for k in (1, 2, 3)]
+        results, found = run(*leaves), []
+        for k in order:
+            try:
+                results[k].backward()
+            except RuntimeError as error:
+                return found, str(error)
+            found += [torch.zeros(4) if leaf.grad is None else leaf.grad.clone() for leaf in leaves]
+        return found, None
+
+    with treadle.config.patch(leave_unprofitable=False):
+        (found, error), (expected, theirs) = passes(treadle.compile(function)), passes(function)
+    torch.testing.assert_close(found, expected)
+    assert error == theirs

@@ -365,8 +365,7 @@ def _differentiated(
     for node in job.recorded.graph.nodes:
         node.meta.pop("mutates", None)  # autograd's outputs are memory of their own, and gradients write nothing back
     custom = tuple(job.recorder.custom_calls)
-    apart = sources and not custom  # gradients of custom functions may read what no tangent leads to
-    freed = freed_by([grad_fn_of(job.outputs.wrappers[position]) for position in positions]) if apart else ()
+    freed = freed_by([grad_fn_of(job.outputs.wrappers[position]) for position in positions]) if sources else ()
     note_tangents(custom, [job.outputs.wrappers[position] for position in positions])
     gradients = job.differentiate(positions, primals)
     contract, primals = job.with_constants_of_backward(contract, primals)
@@ -379,6 +378,8 @@ def _differentiated(
     fakes = tuple(job.inputs.fakes)
     with_history = [] if custom else [job.outputs.nodes[position] for position in positions]
     lossy = why_history_is_lost(graph, primals, job.recorder.histories, with_history)
+    if not all(call.is_linear for call in custom):
+        freed = ()  # `gradients_together` knows one node that saves
     return JointTrace(
         graph, contract, fakes, n_outputs, positions, primals, sources, cuts, custom, states, lossy, freed
     )

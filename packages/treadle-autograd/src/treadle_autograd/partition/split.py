@@ -215,8 +215,12 @@ def _saved_for(classes: Classes, saved: Sequence[fx.Node]) -> tuple[frozenset[in
     always = [node for node in classes.backward if has_effect(node)]
     always += [node for node in gradients if isinstance(node, fx.Node) and node not in below]
     found = []
-    for tangent in tangents:
-        depends, reads = {tangent}, set(always)
+    for number, tangent in enumerate(tangents):
+        # Custom functions need not compute gradients from those they are given.
+        given = {gradient for call in joint.custom if number in call.tangents for gradient in call.gradients}
+        depends, reads = {tangent, *given}, {*always, *given}
+        for gradient in given:
+            reads.update(classes.inputs_of(gradient))
         for node in nodes:
             if node.op != "output" and any(used in depends for used in node.all_input_nodes):
                 depends.add(node)
