@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -98,3 +101,15 @@ def test_nothing_is_drawn_to_see_what_a_binding_chooses() -> None:
     binding_of_call(aten.rand.default, ([5],), CPU, torch.float32)
     binding_of_call(aten.randperm.default, (7,), CPU, torch.int64)
     assert torch.equal(torch.get_rng_state(), before)
+
+
+CHOOSE_WITHOUT_DYNAMO = """
+import sys, torch
+from treadle_shapes.torch import binding_of_call
+assert binding_of_call(torch.ops.aten.sort.default, [torch.empty(3, device="meta")], {}) is torch.sort
+assert "torch._dynamo" not in sys.modules
+"""
+
+
+def test_asking_a_binding_imports_no_other_compiler():
+    subprocess.run([sys.executable, "-c", CHOOSE_WITHOUT_DYNAMO], check=True, timeout=120)

@@ -122,6 +122,10 @@ class _Recording(TorchDispatchMode):
 
     found: tuple[Any, Sequence[Any], Mapping[str, Any]] | None = None
 
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False  # else torch wraps __torch_dispatch__ in something that imports torch._dynamo
+
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         self.found = (func, args, kwargs or {})
         raise _Stop
