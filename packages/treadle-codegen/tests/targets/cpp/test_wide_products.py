@@ -22,7 +22,7 @@ HALF = torch.float16
 
 @pytest.fixture(autouse=True)
 def a_processor_without_such_products(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(wide_products, "_slow_dtypes", lambda: frozenset((torch.float16, torch.bfloat16)))
+    monkeypatch.setattr(wide_products, "slow_dtypes", lambda: frozenset((torch.float16, torch.bfloat16)))
 
 
 def made(*shape: int, dtype: torch.dtype = HALF) -> torch.Tensor:

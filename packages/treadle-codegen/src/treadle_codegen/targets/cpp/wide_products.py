@@ -41,7 +41,7 @@ def is_slow_product(node: fx.Node) -> bool:
         return False
     values = [a.meta.get("val") for a in node.all_input_nodes]
     tensors = [v for v in values if isinstance(v, torch.Tensor)]
-    return any(v.dtype in _slow_dtypes() for v in tensors) and all(v.device.type == "cpu" for v in tensors)
+    return any(v.dtype in slow_dtypes() for v in tensors) and all(v.device.type == "cpu" for v in tensors)
 
 
 def why_not_wide(node: fx.Node) -> str | None:
@@ -59,7 +59,8 @@ def why_not_wide(node: fx.Node) -> str | None:
 
 
 @functools.cache
-def _slow_dtypes() -> frozenset[torch.dtype]:
+def slow_dtypes() -> frozenset[torch.dtype]:
+    """The dtypes of 16 bits in which the processor has no instructions for products."""
     found = set()
     for dtype, supported in (
         (torch.float16, "_is_mkldnn_fp16_supported"),
@@ -102,7 +103,7 @@ def _widen(graph: fx.Graph, mode: FakeTensorMode, node: fx.Node, wide: dict[fx.N
 def _widened(graph: fx.Graph, mode: FakeTensorMode, node: fx.Node, wide: dict[fx.Node, fx.Node]) -> fx.Node:
     """The node in float32."""
     value = node.meta.get("val")
-    if not isinstance(value, torch.Tensor) or value.dtype not in _slow_dtypes():
+    if not isinstance(value, torch.Tensor) or value.dtype not in slow_dtypes():
         return node
     if node not in wide:
         with graph.inserting_after(_last_of_its_kind(node)):
