@@ -78,8 +78,8 @@ class JointTrace:
     custom: tuple[CustomCall, ...]
     states: Mapping[fx.Node, fx.Node]
     lossy: str | None = None
-    results_to_cut: Mapping[int, str] = field(default_factory=dict)
     freed_by: tuple[frozenset[int], ...] = ()
+    results_to_cut: Mapping[int, str] = field(default_factory=dict)
 
     @property
     def n_primals(self) -> int:

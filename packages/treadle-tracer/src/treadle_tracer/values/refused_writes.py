@@ -62,7 +62,8 @@ def _why_not_write_to_memory(tx: TraceContext, written: Any) -> str | None:
     """Why autograd refuses an outside tensor behind a write to its memory, also one without gradients, or None. The rest is guarded."""
     for memory in storages(written) & tx.symbols.differentiable.keys():
         source, tensor, fake = tx.symbols.differentiable[memory]
-        if not share_version_counter(written, fake):
+        counts = not (written.is_inference() or fake.is_inference())  # inference tensors have no version
+        if counts and not share_version_counter(written, fake):
             continue  # autograd does not see what is written to `x.data`
         if loses_history(tensor):
             return "autograd refuses a view that was made without gradients, or as one of several, once its memory has been written to"
