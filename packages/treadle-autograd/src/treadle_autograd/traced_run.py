@@ -20,6 +20,7 @@ from typing import Any
 
 import torch
 from torch import fx
+from torch.types import py_sym_types
 
 from treadle_shapes.torch import operator
 
@@ -158,21 +159,26 @@ def results_to_cut(
 
 
 def _next_write(node: fx.Node) -> str | None:
-    """The name of a call behind `node` that may write to the memory of its result."""
-    key = storage_key(node.meta["example_value"])
+    """The name of a call behind `node` that may write to the memory of its result; its own where nobody has traced what it gives."""
+    value = node.meta.get("example_value")
+    if not isinstance(value, torch.Tensor):
+        return node.name
+    key = storage_key(value)
     later = node.next
     while later.op.startswith("call_"):
         record = operator(later.target)
         is_known = record is not None and not (record.writes or record.hides_writes) and "out" not in later.kwargs
-        if not is_known and any(_has_storage(used, key) for used in later.all_input_nodes):
+        if not is_known and any(_may_have_storage(used, key) for used in later.all_input_nodes):
             return later.name
         later = later.next
     return None
 
 
-def _has_storage(node: fx.Node, key: int) -> bool:
+def _may_have_storage(node: fx.Node, key: int) -> bool:
     value = node.meta.get("example_value")
-    return isinstance(value, torch.Tensor) and value.layout is torch.strided and storage_key(value) == key
+    if isinstance(value, torch.Tensor) and value.layout is torch.strided:
+        return storage_key(value) == key
+    return not isinstance(value, (torch.Tensor, *py_sym_types, int, float, str))
 
 
 def copy_with_history(tensor: torch.Tensor) -> torch.Tensor:
