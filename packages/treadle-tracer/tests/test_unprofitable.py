@@ -243,6 +243,13 @@ def test_a_function_of_one_call_is_left_where_its_kernel_takes_no_time(function,
     assert left(run(function, (x, x), (x, x))) == (["<lambda>"] if leave else [])
 
 
+def test_three_operators_stay_compiled_at_dynamic_sizes():
+    def centred(x):
+        return torch.relu(x - x.mean(0))
+
+    assert left(run(centred, (torch.ones(4, 8),), (torch.ones(5, 8),), (torch.ones(6, 8),))) == []
+
+
 @pytest.mark.parametrize("elements, leave", [(1 << 10, True), (1 << 21, False)])
 def test_a_function_of_one_call_stays_compiled_where_its_kernel_takes_long(elements, leave):
     def f(x, y):

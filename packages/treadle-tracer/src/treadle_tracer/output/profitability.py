@@ -282,6 +282,13 @@ def _is_split(record: Operator) -> bool:
     return (record.kind is Kind.OTHER and record.is_composite) or (record.kind is Kind.LINALG and record.decompose)
 
 
+def computing_operators(gm: torch.fx.GraphModule | None) -> int:
+    """How many operators of a graph compute tensors, views aside."""
+    if gm is None:
+        return 0
+    return sum(_computes_tensor(node) and _kind(node) is not Kind.VIEW for node in gm.graph.nodes)
+
+
 def numbers_beside_tensors(gm: torch.fx.GraphModule | None) -> int:
     """How many operators of a graph take a tensor and a number: eager makes a tensor of it, and converts that to the other's dtype."""
     return 0 if gm is None else sum(map(_has_number_operand, gm.graph.nodes))
@@ -401,4 +408,4 @@ def _tensors_in(value: Any) -> Iterator[torch.Tensor]:
             yield from _tensors_in(part)
 
 
-__all__ = ["CONTINUATION", "numbers_beside_tensors", "profit_of", "work_of"]
+__all__ = ["CONTINUATION", "computing_operators", "numbers_beside_tensors", "profit_of", "work_of"]
