@@ -96,15 +96,11 @@ def _counted(leaving: Break, exit_: Exit) -> list[Source]:
 
 def _counters(frames: Sequence[LeftFrame], exit_: Exit) -> Iterator[Source]:
     """Where a continuation in a loop finds ints that the turns of the loop count. frames: those that it is the rest of."""
-    places: list[Source] = [LocalSource(name) for name in exit_.target.code.co_varnames]
-    for frame, part in zip(frames, _chain(exit_), strict=False):
+    for frame, (part, places) in zip(frames, _with_places(exit_), strict=False):
         counted = _counted_in_loop(frame, part.target.start)
         for place, name, slot in zip(places, part.target.variables, part.locals, strict=False):
             if name in counted and isinstance(slot, Constant) and type(slot.obj) is int:
                 yield place
-        if part.inner is not None:
-            given = places[len(list(part.slots())) + 1]
-            places = [TupleItemSource(given, n) for n in range(len(part.inner.target.code.co_varnames))]
 
 
 def _counted_in_loop(frame: LeftFrame, index: int) -> set[str]:
@@ -150,15 +146,18 @@ def _arguments(exit_: Exit, below_call: dict[str, Value]) -> Iterator[tuple[Sour
 
 def _places(exit_: Exit) -> Iterator[tuple[Source, Slot]]:
     """Where a continuation finds what it is called with; what it calls in turn is given its arguments as a tuple."""
+    for part, places in _with_places(exit_):
+        yield from zip(places, part.slots(), strict=False)
+
+
+def _with_places(exit_: Exit) -> Iterator[tuple[Exit, list[Source]]]:
+    """A continuation and those that are called in turn, each with the places of its arguments, as the first one finds them."""
     places: list[Source] = [LocalSource(name) for name in exit_.target.code.co_varnames]
-    while True:
-        slots = list(exit_.slots())
-        yield from zip(places, slots, strict=False)
-        if exit_.inner is None:
-            return
-        given = places[len(slots) + 1]
-        exit_ = exit_.inner
-        places = [TupleItemSource(given, n) for n in range(len(exit_.target.code.co_varnames))]
+    for part in _chain(exit_):
+        yield part, places
+        if part.inner is not None:
+            given = places[len(list(part.slots())) + 1]
+            places = [TupleItemSource(given, n) for n in range(len(part.inner.target.code.co_varnames))]
 
 
 def _parts(source: Source, value: Value, budget: Iterator[int], depth: int) -> Iterator[tuple[Source, Value]]:
