@@ -88,6 +88,13 @@ class FreshOutput:
 
 
 @dataclass(frozen=True)
+class UnrecordedOutput:
+    """Graph output `position`, which requires gradients and has no history: a view, made with gradients off, of a tensor that has one."""
+
+    position: int
+
+
+@dataclass(frozen=True)
 class InputItself:
     """The very object passed as input `input` (``return x``, ``return x.add_(1)``)."""
 
@@ -107,6 +114,7 @@ class Relation(enum.Enum):
 
     VIEW = "a view, with the history that autograd gives it"
     UNRECORDED = "a view that was made with gradients off"
+    UNRECORDED_OF_HISTORY = "such a view of a tensor that requires gradients, whatever the tensor here does"
     DETACHED = "no view, and without a history, as `detach` makes it"
     VIEW_OF_DETACHED = "a view of such a tensor"
     ONE_OF_SEVERAL = "one of the views that a single call gave, to which autograd refuses writes (`unbind`, `split`)"
@@ -154,7 +162,7 @@ class SymbolicValue:
 
 
 OutputDescription: TypeAlias = (
-    FreshOutput | InputItself | ViewOfInput | ViewOfFresh | SameAsOutput | Constant | SymbolicValue
+    FreshOutput | UnrecordedOutput | InputItself | ViewOfInput | ViewOfFresh | SameAsOutput | Constant | SymbolicValue
 )
 
 

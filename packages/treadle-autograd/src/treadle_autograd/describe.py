@@ -18,7 +18,14 @@ from torch.types import py_sym_types
 
 from treadle_shapes.expr import Node, free_symbols
 from treadle_shapes.layouts import nested_extent, without_floor
-from treadle_shapes.torch import env_of, expr_of, is_at_beginning, raw_expr, share_version_counter
+from treadle_shapes.torch import (
+    env_of,
+    expr_of,
+    is_at_beginning,
+    is_made_without_gradients,
+    raw_expr,
+    share_version_counter,
+)
 
 from .contract import (
     Constant,
@@ -31,6 +38,7 @@ from .contract import (
     Relation,
     SameAsOutput,
     SymbolicValue,
+    UnrecordedOutput,
     ViewOfFresh,
     ViewOfInput,
 )
@@ -274,6 +282,50 @@ def with_views_of_several(described: Sequence[OutputDescription], results: Any) 
         else output
         for output, result in pairs
     ])  # fmt: skip
+
+
+def with_unrecorded(described: Sequence[OutputDescription], results: Any) -> tuple[OutputDescription, ...]:
+    """The descriptions, with those outputs that are views made with gradients off where gradients are on at the end: autograd refuses
+    writes to them, and they have no history.
+
+    results: as above.
+    """
+    if (
+        isinstance(results, fx.Node) or not torch.is_grad_enabled()
+    ):  # else they are off where the views are rebuilt, too
+        return tuple(described)
+    pairs = zip(described, results, strict=True)
+    return tuple([_as_recorded(output, result) for output, result in pairs])  # fmt: skip
+
+
+def _as_recorded(output: OutputDescription, node: Any) -> OutputDescription:
+    value = node.meta.get("example_value") if isinstance(node, fx.Node) else None
+    if not isinstance(value, torch.Tensor) or value.is_inference():
+        return output
+    if isinstance(output, FreshOutput):
+        has_none = value.requires_grad and value._is_view() and not has_node(value)
+        return UnrecordedOutput(output.position) if has_none else output
+    if not isinstance(output, (ViewOfInput, ViewOfFresh)):
+        return output
+    if output.detached is not None or output.relation not in _RECORDED or not is_made_without_gradients(node):
+        return output
+    if output.relation is Relation.ONE_OF_SEVERAL:
+        if value.requires_grad:
+            raise UnsupportedGraph("an output is one of several views, made with gradients off or of a view that was")
+        return output
+    is_history_elsewhere = isinstance(output, ViewOfFresh) and value.requires_grad and not has_node(value)
+    return replace(output, relation=Relation.UNRECORDED_OF_HISTORY if is_history_elsewhere else Relation.UNRECORDED)
+
+
+_RECORDED = (Relation.VIEW, Relation.UNRECORDED, Relation.ONE_OF_SEVERAL)
+
+
+def has_node(tensor: torch.Tensor) -> bool:
+    """Whether autograd has a node for the tensor, as far as it tells: a view without a valid history refuses."""
+    try:
+        return tensor.grad_fn is not None
+    except RuntimeError:
+        return True
 
 
 def _is_one_of_several(node: Any) -> bool:

@@ -36,6 +36,7 @@ from .describe import (
     describe_outputs,
     output_numbers,
     why_not_same_metadata,
+    with_unrecorded,
     with_views_of_several,
 )
 from .early_checks import move_checks_forward
@@ -190,7 +191,8 @@ class FunctionalTrace:
             expected_metadata, expected_wholes = self._expected_outputs(run)
             wholes = list(zip(run.wholes, expected_wholes, strict=True))
             described = describe_outputs(run.outputs, expected_metadata, self.inputs, self.outputs, wholes)
-            outputs = with_views_of_several(described, self.gm.graph.output_node().args[0])
+            results = self.gm.graph.output_node().args[0]
+            outputs = with_unrecorded(with_views_of_several(described, results), results)
             numbers = output_numbers(self.inputs, outputs, self.outputs)
         assert len(self.recorded.inputs) == n_before
         changed = changed_inputs(self.inputs.wrappers, self.differentiable)

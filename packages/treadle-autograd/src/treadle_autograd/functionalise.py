@@ -80,9 +80,15 @@ def grad_fn_of(wrapper: torch.Tensor) -> Any:
 
     Of a view whose memory was written through another view, autograd makes the node anew and calls the view operator again. That call
     must give a view here, too: without the layer it would give a copy, whose fake kernel knows no symbolic sizes.
+
+    Raises UnsupportedGraph where autograd refuses to make the node anew: the view was made in no_grad, and its memory was written to by a
+    recorded operator. Eager raises there, too, but only once something asks for the node.
     """
     with functionalisation():
-        return wrapper.grad_fn
+        try:
+            return wrapper.grad_fn
+        except RuntimeError as refused:
+            raise UnsupportedGraph(f"autograd refuses a view: {str(refused).split('.', 1)[0]}") from refused
 
 
 def wrap(fake: torch.Tensor) -> torch.Tensor:

@@ -256,7 +256,7 @@ def why_not_differentiable(
             continue
         if isinstance(output, ViewOfInput) and output.input in unrecorded and value.requires_grad:
             return "an output is a view of an input that is changed in place where autograd does not record it"
-        if isinstance(output, (ViewOfInput, ViewOfFresh)) and value.requires_grad and not value._is_view():
+        if isinstance(output, (ViewOfInput, ViewOfFresh)) and value.requires_grad and not _has_history_of_base(value):
             return "an output shares memory with a tensor, and has a history of its own"  # detached, and written to
         base: Any = None
         if isinstance(output, ViewOfInput):
@@ -267,6 +267,17 @@ def why_not_differentiable(
         if base is not None and relation is Relation.VIEW and base.requires_grad != value.requires_grad:
             return "an output shares memory with a tensor and is detached from it"
     return None
+
+
+def _has_history_of_base(value: torch.Tensor) -> bool:
+    """Whether autograd takes a tensor with the memory of another for a part of it: not if it is detached and has been written to, nor if
+    it is a view, made with gradients on, of a view that was made with gradients off."""
+    if not value._is_view():
+        return False
+    return torch._C._autograd._get_creation_meta(value) != _MADE_WITHOUT_GRADIENTS or grad_fn_of(value) is None
+
+
+_MADE_WITHOUT_GRADIENTS = torch._C._autograd.CreationMeta.NO_GRAD_MODE
 
 
 def why_not_differentiable_twice(values: Sequence[Any]) -> str | None:
@@ -355,7 +366,7 @@ def _differentiated(
         reason = why_not_differentiable_twice(values)
     if reason is not None:
         raise UnsupportedGraph(reason)
-    positions = tuple(p for p, wrapper in sorted(job.outputs.wrappers.items()) if wrapper.requires_grad)
+    positions = tuple(p for p, wrapper in sorted(job.outputs.wrappers.items()) if grad_fn_of(wrapper) is not None)
     primals = tuple(job.differentiable_inputs())
     if not positions or not primals:
         return None

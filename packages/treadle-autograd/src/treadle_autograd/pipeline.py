@@ -14,6 +14,7 @@ from treadle_shapes.torch import operator as operator_record
 
 from .contract import Contract, OutputDescription, Relation, ViewOfInput
 from .decompositions import Decompositions
+from .describe import has_node
 from .errors import UnsupportedGraph
 from .functional_trace import trace_inference
 from .unrecorded import run_unrecorded
@@ -117,18 +118,10 @@ def _unrecorded_views(
         if not isinstance(output, ViewOfInput) or not _would_be_recorded(output, inputs):
             continue
         value = node.meta.get("example_value") if isinstance(node, fx.Node) else None
-        if not isinstance(value, torch.Tensor) or _has_node(value):
+        if not isinstance(value, torch.Tensor) or has_node(value):
             return None
         found[place] = replace(output, relation=Relation.UNRECORDED)
     return tuple(found)
-
-
-def _has_node(tensor: torch.Tensor) -> bool:
-    """Whether autograd has a node for the tensor, as far as it tells: a view without a valid history refuses."""
-    try:
-        return tensor.grad_fn is not None
-    except RuntimeError:
-        return True
 
 
 def _would_be_recorded(output: ViewOfInput, inputs: Sequence[Any]) -> bool:

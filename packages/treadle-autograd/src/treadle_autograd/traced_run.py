@@ -199,9 +199,12 @@ def _call(node: fx.Node, args: Any, kwargs: Any) -> Any:
     return target(*args, **kwargs)
 
 
+_VIEWS = (Relation.VIEW, Relation.UNRECORDED, Relation.UNRECORDED_OF_HISTORY)
+
+
 def _shows_base(described: ViewOfFresh) -> bool:
     """Whether eager's output knows what it is a view of."""
-    return described.detached is None and described.relation in (Relation.VIEW, Relation.UNRECORDED)
+    return described.detached is None and described.relation in _VIEWS
 
 
 def _by_position(contract: Contract, results: Sequence[Any]) -> dict[int, torch.Tensor]:

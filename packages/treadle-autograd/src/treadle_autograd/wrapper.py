@@ -27,6 +27,7 @@ from .contract import (
     Relation,
     SameAsOutput,
     SymbolicValue,
+    UnrecordedOutput,
     ViewOfFresh,
     ViewOfInput,
 )
@@ -44,6 +45,11 @@ MakeAlias = Callable[[torch.Tensor, Sequence[Any], Sequence[Any]], torch.Tensor]
 
 def _unrecorded(view: MakeAlias) -> MakeAlias:
     return torch.no_grad()(view)
+
+
+def _unrecorded_of_history(view: MakeAlias) -> MakeAlias:
+    unrecorded = _unrecorded(view)
+    return lambda tensor, inputs, fresh: unrecorded(tensor, inputs, fresh).requires_grad_()
 
 
 def _then_detached(view: MakeAlias) -> MakeAlias:
@@ -66,6 +72,7 @@ def _of_several(view: MakeAlias) -> MakeAlias:
 _RELATED: dict[Relation, Callable[[MakeAlias], MakeAlias]] = {
     Relation.VIEW: lambda view: view,
     Relation.UNRECORDED: _unrecorded,
+    Relation.UNRECORDED_OF_HISTORY: _unrecorded_of_history,
     Relation.DETACHED: _then_detached,
     Relation.VIEW_OF_DETACHED: _of_detached,
     Relation.ONE_OF_SEVERAL: _of_several,
@@ -117,6 +124,8 @@ def _rebuild(output: OutputDescription, sizes: SizeReader) -> Rebuild:
     match output:
         case FreshOutput(position):
             return lambda inputs, fresh, done: fresh[position]
+        case UnrecordedOutput(position):
+            return lambda inputs, fresh, done: fresh[position].requires_grad_()
         case InputItself(index):
             return lambda inputs, fresh, done: inputs[index]
         case ViewOfInput(index, geometry, detached, relation):

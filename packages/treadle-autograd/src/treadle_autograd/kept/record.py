@@ -27,6 +27,7 @@ from ..contract import (
     Relation,
     SameAsOutput,
     StaticInput,
+    UnrecordedOutput,
     ViewOfFresh,
     ViewOfInput,
 )
@@ -152,7 +153,13 @@ def _input_of(kind: str, place: Any, name: str, gm: fx.GraphModule) -> CallInput
     return CallInput(place) if kind == "call" else StaticInput(name, attrgetter(place)(gm))
 
 
-_BY_NUMBER = {"fresh": FreshOutput, "input": InputItself, "same": SameAsOutput, "constant": Constant}
+_BY_NUMBER = {
+    "fresh": FreshOutput,
+    "unrecorded": UnrecordedOutput,
+    "input": InputItself,
+    "same": SameAsOutput,
+    "constant": Constant,
+}
 _VIEWS = {"view of input": ViewOfInput, "view of fresh": ViewOfFresh}
 
 

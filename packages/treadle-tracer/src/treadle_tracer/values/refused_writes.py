@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import fx
 
-from treadle_shapes.torch import Kind, share_version_counter
+from treadle_shapes.torch import Kind, is_made_without_gradients, share_version_counter
 from treadle_shapes.torch import operator as operator_record
 from treadle_tracer.values.call_effects import storages, written_arguments
 
@@ -50,6 +50,8 @@ def why_not_write(tx: TraceContext, written: Any) -> str | None:
     # A view that the trace has made raises by itself where it is one of several, or was made in another grad mode. Everything else
     # that PyTorch asks about, it asks the base, and a view has inherited it. A detached tensor is no view.
     base: TensorValue | None = tx.tensor_of_fake(written._base if written._is_view() else written)  # type: ignore[arg-type]
+    if base is not None and base.known_node is not None and is_made_without_gradients(base.known_node):
+        return "autograd refuses to write to a view that was made without gradients"
     if base is None or base.obj is None or base.source is None:
         return None
     if refuses_writes(base.obj):
