@@ -159,7 +159,7 @@ class Compilation:
         if self._tells_otherwise(result):
             return self._attempt(wanted)
         declared = self._check_declared(result)
-        if reason is not None and reason.code == "raises" and not self.options.fullgraph:
+        if reason is not None and reason.code == "raises":
             # Python itself raises with a better traceback, or not at all: it also runs what `is_compiling()` hides from a trace.
             self.observer.on_break(without_frames(reason))
             return self._left_to_raise(reason) or self._run_original(result)
@@ -215,8 +215,9 @@ class Compilation:
         return not self.state.tells_of_compiling
 
     def _left_to_raise(self, reason: Unsupported) -> Leave | None:
-        """Leave the first call that raises to Python, with all that it calls: else each of those functions is traced for one exception."""
-        if self.state.has_raised or not self.options.setup_in_eager:
+        """Leave the first call that raises to Python, with all that it calls: else each of those functions is traced for one exception.
+        Where no call may break the graph, every such call."""
+        if not self.options.fullgraph and (self.state.has_raised or not self.options.setup_in_eager):
             return None
         self.state.has_raised = True
         return Leave(_skip_for(reason))

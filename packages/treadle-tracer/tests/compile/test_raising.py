@@ -215,6 +215,21 @@ def test_what_does_not_hold_is_noted_on_the_programs_exception():
     assert "torch._check(count <= 4" in note
 
 
+def test_the_programs_own_exceptions_pass_where_no_call_may_break_the_graph():
+    def checked(x, options):
+        if x.shape[0] != 3:
+            raise ValueError(f"expected 3 rows, got {x.shape[0]}")
+        return x * options["scale"]
+
+    compiled, options = optimize(checked, run_graph, TracerOptions(fullgraph=True)), {"scale": 2}
+    for _ in range(2):
+        with pytest.raises(ValueError, match="expected 3 rows, got 4"):
+            compiled(torch.ones(4), options)
+        with pytest.raises(KeyError, match="scale"):
+            compiled(torch.ones(3), {})
+        torch.testing.assert_close(compiled(torch.ones(3), options), torch.full((3,), 2.0))
+
+
 def test_an_assumption_of_the_trace_is_warned_about_once():
     def add(x):
         return x[x > 0] + x[x <= 0]
