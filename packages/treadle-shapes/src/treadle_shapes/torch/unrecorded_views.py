@@ -21,7 +21,7 @@ def is_made_without_gradients(node: fx.Node) -> bool:
 
     node: of a graph whose nodes hold their fake values in `meta["example_value"]`, and at whose end gradients are on.
     """
-    value = node.meta["example_value"]
+    value = node.meta.get("example_value")
     while (found := _viewed(node, value)) is not None:
         argument, given = found
         if given is not value:  # else it is one of several, or is written to and returned
@@ -38,9 +38,9 @@ def _is_made_in_no_grad(value: torch.Tensor) -> bool:
     return value._is_view() and meta._get_creation_meta(value) == meta.CreationMeta.NO_GRAD_MODE
 
 
-def _viewed(node: fx.Node, value: torch.Tensor) -> tuple[fx.Node, torch.Tensor] | None:
+def _viewed(node: fx.Node, value: object) -> tuple[fx.Node, torch.Tensor] | None:
     """The argument whose memory a result of the node has, with its value, which may be among several."""
-    if value.layout is not torch.strided:
+    if not isinstance(value, torch.Tensor) or value.layout is not torch.strided:
         return None
     memory = value.untyped_storage()._cdata
     for argument in node.all_input_nodes:
