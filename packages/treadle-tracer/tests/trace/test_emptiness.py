@@ -87,6 +87,82 @@ def test_a_question_that_ends_a_loop_is_not_taken_for_granted(function):
     assert recorder.codes() != []
 
 
+def transforms_inside(x):
+    inside = (x > 0) & (x < 10)
+    out = torch.zeros_like(x)
+    out[~inside] = x[~inside]
+    if torch.any(inside):
+        out[inside] = x[inside].sqrt() - x[inside].min()
+    return out
+
+
+def counts_before(x):
+    mask = x > 0
+    count = mask.sum().item()
+    if count > 0:
+        return x[mask].mean() / count
+    return x.sum()
+
+
+def finds_places(x):
+    mask = x > 0
+    if mask.any().logical_not():
+        return x
+    return x[mask.nonzero(as_tuple=True)[0]].cumsum(0)
+
+
+def reads_rows(x):
+    mask = x > 0
+    rows = x.unsqueeze(1).expand(-1, 3)
+    return rows[mask, 1:].amax() if mask.sum() > 0 else rows.sum()
+
+
+ASK_OF_MASKS = (transforms_inside, counts_before, finds_places, reads_rows)
+
+
+@pytest.mark.parametrize("function", ASK_OF_MASKS, ids=lambda f: f.__name__)
+def test_a_mask_that_the_taken_side_reads_by_has_an_item(function):
+    fast, recorder = compiled(function)
+    for x in (SOME, MORE, torch.tensor([2.0, -1.0, 3.0, 5.0, -7.0])):
+        torch.testing.assert_close(fast(x), function(x))
+    assert (recorder.codes(), len(recorder.graphs)) == ([], 2)
+    torch.testing.assert_close(fast(NONE), function(NONE))
+
+
+@pytest.mark.parametrize("function", ASK_OF_MASKS, ids=lambda f: f.__name__)
+def test_masks_without_items_break_the_graph_at_last(function):
+    fast, recorder = compiled(function)
+    for x in (NONE, NONE, NONE, NONE, SOME, MORE, NONE):
+        torch.testing.assert_close(fast(x), function(x))
+    assert {"branch-on-tensor", "unbacked-decision"} & set(recorder.codes())
+
+
+def replaces_what_is_not_a_number(x):
+    bad = torch.isnan(x)
+    out = x.clone()
+    if bad.any():
+        out[bad] = 0.0
+    return out * 2
+
+
+def halves_until_small(x):
+    x = x.clone()
+    for _ in range(4):
+        large = x > 2
+        if not large.any():
+            break
+        x[large] = x[large] / 2
+    return x
+
+
+@pytest.mark.parametrize("function", [replaces_what_is_not_a_number, halves_until_small], ids=lambda f: f.__name__)
+def test_a_mask_that_is_only_written_by_or_ends_a_loop_breaks_the_graph(function):
+    fast, recorder = compiled(function)
+    for x in (SOME, MORE, torch.tensor([float("nan"), 1.0])):
+        torch.testing.assert_close(fast(x), function(x), equal_nan=True)
+    assert "branch-on-tensor" in recorder.codes()
+
+
 def asks_for_more(x):
     kept = x[x > 0]
     return kept.sum() if kept.numel() > 1 else x.sum()

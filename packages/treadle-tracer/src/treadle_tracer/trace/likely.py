@@ -17,7 +17,7 @@ from treadle_shapes.expr import Not
 from treadle_shapes.torch import raw_expr
 from treadle_tracer.bytecode import successors
 from treadle_tracer.errors import Empty, OtherPath
-from treadle_tracer.trace.emptiness import truth_with_items
+from treadle_tracer.trace.emptiness import truth_with_items, truth_with_true_items
 from treadle_tracer.values.arrays import ArrayValue
 from treadle_tracer.values.base import Constant
 from treadle_tracer.values.outside_decisions import truth_of_tensor
@@ -51,7 +51,8 @@ def likely_truth(frame: Frame, value: Value, when: bool, target: int) -> bool | 
     unlikely = [truth for truth, place in sides.items() if _is_unlikely(frame, place)]
     likely, otherwise = (not unlikely[0], OtherPath) if len(unlikely) == 1 else (None, Empty)
     if likely is None:
-        likely = truth_with_items(frame, value, (target, frame.pc))
+        ask = truth_with_true_items if type(value) is TensorValue else truth_with_items
+        likely = ask(frame, value, (sides[True], sides[False]))
     if likely is None:
         return None
     decided = truth_of_tensor(tx, value) if type(value) is TensorValue else None

@@ -178,6 +178,7 @@ _TENSOR_METHODS: dict[str, Callable[..., Value | None]] = by_name(
     ("register_hook", register_hook),
     ("cov", _as_function(torch.cov)),
     ("corrcoef", _as_function(torch.corrcoef)),
+    ("masked_select", _as_function(torch.masked_select)),
     ("numpy __array__", _to_numpy),
     ("backward", differentiation.tensor_backward),
     ("size", _size),

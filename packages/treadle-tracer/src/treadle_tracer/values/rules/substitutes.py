@@ -160,6 +160,12 @@ def block_diag(*tensors: torch.Tensor) -> torch.Tensor:
     return torch.cat(rows)
 
 
+def masked_select(input: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+    """torch.masked_select"""
+    tensor, mask = torch.broadcast_tensors(input, mask)
+    return tensor[mask]
+
+
 def gradient(
     input: torch.Tensor, *, spacing: Any = 1, dim: Any = None, edge_order: int = 1
 ) -> tuple[torch.Tensor, ...]:

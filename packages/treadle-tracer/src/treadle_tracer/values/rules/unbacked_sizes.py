@@ -88,6 +88,14 @@ def _keeps_history_of_blocks(tx: TraceContext, args: Args, kwargs: Kwargs) -> Va
     return tx.inline(tx.wrap_known(substitutes.block_diag), args, kwargs)
 
 
+def _selects_with_history(tx: TraceContext, named: Kwargs) -> bool:
+    """PyTorch reads the sizes as plain numbers in the backward of masked_select."""
+    source, mask = named.get("input"), named.get("mask")
+    if not isinstance(source, TensorValue) or not isinstance(mask, TensorValue) or mask.fake.dtype is not torch.bool:
+        return False
+    return source.fake.requires_grad and torch.is_grad_enabled() and any(map(_has_symbolic_size, (source, mask)))
+
+
 def _differs_along_symbolic_sizes(tx: TraceContext, named: Kwargs) -> bool:
     """Whether torch.gradient accepts the arguments, with steps that are numbers."""
     source, spacing, dim = named.get("input"), named.get("spacing", Constant(1)), named.get("dim", NONE)
@@ -325,6 +333,7 @@ RULES = (
     _replacing(torch.kron, (_multiplies_symbolic_sizes, substitutes.kron)),
     _replacing(F.linear, (_maps_rows_in_a_transform, substitutes.linear)),
     _replacing(torch.gradient, (_differs_along_symbolic_sizes, substitutes.gradient)),
+    _replacing(torch.masked_select, (_selects_with_history, substitutes.masked_select)),
     _replacing(F.affine_grid, (_has_symbolic_image, substitutes.affine_grid)),
     Rule(torch.block_diag, _keeps_history_of_blocks, Effect.GRAPH),
     Rule(torch.einsum, _einsum, Effect.GRAPH),
