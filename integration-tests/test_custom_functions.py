@@ -770,3 +770,36 @@ def test_adjoint_methods_are_compiled() -> None:
             expected = torch.autograd.grad(theirs + states.sum(), (x, weight))
             torch.testing.assert_close(torch.autograd.grad(ours + compiled_states.sum(), (y, weight)), expected)
     assert treadle.stats().graphs == 1 and not treadle.stats().eager_graphs
+
+
+def test_a_class_that_is_defined_inside() -> None:
+    """Torch numbers such classes; a compile of the training step defines some itself."""
+
+    def program(x: torch.Tensor) -> torch.Tensor:
+        steps = x.shape[0]
+
+        class Damped(torch.autograd.Function):
+            @staticmethod
+            def forward(ctx, x):
+                ctx.save_for_backward(x)
+                return x.tanh() / steps
+
+            @staticmethod
+            def backward(ctx, gradient):
+                (x,) = ctx.saved_tensors
+                return gradient * (1 - x.tanh() ** 2) * 3
+
+        return Damped.apply(x * 2).sum(1)
+
+    compiled = treadle.compile(program)
+    with treadle.config.patch(leave_unprofitable=False):
+        for n in (6, 6, 9, 7, 12):
+            x = torch.randn(n, 5)
+            inputs = [x.clone().requires_grad_(), x.clone().requires_grad_()]
+            found, expected = compiled(inputs[0]), program(inputs[1])
+            torch.testing.assert_close(found, expected)
+            gradients = [
+                torch.autograd.grad(r.square().sum(), i) for r, i in zip((found, expected), inputs, strict=True)
+            ]
+            torch.testing.assert_close(*gradients)
+    assert (treadle.stats().graphs, treadle.stats().breaks) == (2, ())

@@ -86,3 +86,13 @@ def test_the_same_one_twice():
         first = itertools.count(1)
         second = first if same else itertools.count(1)
         assert run(torch.zeros(1), first, second).item() == (12 if same else 11)
+
+
+def test_one_graph_serves_all_numbers():
+    """Also where something else takes numbers while the function is compiled."""
+    ids = itertools.count(3)
+    run, said = compiled(one)
+    for taken in range(5):
+        assert run(torch.zeros(1), ids).item() == 3 + 2 * taken
+        next(ids)
+    assert (len(said.graphs), said.breaks) == (1, [])

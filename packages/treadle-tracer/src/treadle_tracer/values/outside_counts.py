@@ -11,6 +11,7 @@ import re
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from treadle_tracer.dynamic import is_small_integer
 from treadle_tracer.source import ApplySource
 from treadle_tracer.values.base import Constant
 from treadle_tracer.values.iteration import IteratorValue
@@ -77,5 +78,7 @@ def wrap_count(tx: TraceContext, obj: Any, source: Source) -> Value:
     state = _state(obj)
     if state is None:
         return ObjectValue(itertools.count, obj, source)
-    current = tx.wrap(state[0], ApplySource(source, _next_number))
+    place = ApplySource(source, _next_number)
+    is_symbol = is_small_integer(state[0])  # whoever takes a number makes it another one
+    current = tx.symbols.integer(tx, state[0], place) if is_symbol else tx.wrap(state[0], place)
     return OutsideCount(obj, source, current, tx.wrap(state[1], ApplySource(source, _step)))
