@@ -864,3 +864,57 @@ def test_gradients_beside_a_number_that_the_graph_reads(function):
         loss, gradients = step(x)
         torch.testing.assert_close(compiled(x), (loss, [g.clone() for g in gradients]))
     assert not treadle.stats().breaks and not treadle.stats().eager_graphs
+
+
+def _of_outputs(x):
+    leaf = x.detach().requires_grad_()
+    rows, width = x.shape
+    with torch.enable_grad():
+        y = leaf.sin() * leaf.sum(-1, keepdim=True)
+        basis = torch.eye(width).unsqueeze(1).expand(width, rows, width)
+        (jacobian,) = torch.autograd.grad(y, leaf, basis, is_grads_batched=True, create_graph=True)
+    return y.detach(), torch.einsum("i...i", jacobian).detach(), jacobian.detach()
+
+
+def _of_two_leaves(x):
+    y = (x * 1.5).tanh() @ torch.ones(3, 3)
+    unused = torch.ones(2, requires_grad=True)
+    basis = torch.stack([torch.ones_like(y), y.detach()])
+    with torch.enable_grad():
+        found, missing = torch.autograd.grad(
+            y, (x, unused), basis, is_grads_batched=True, allow_unused=True, create_graph=True
+        )
+    return found.square().sum(0), missing
+
+
+def _by_an_embedding(x):
+    y = F.embedding(torch.tensor([0, 1, 1]), x) * 2
+    basis = torch.stack([torch.ones_like(y), y.detach()])
+    return torch.autograd.grad(y, x, basis, is_grads_batched=True)[0]
+
+
+def _jacobian(x):
+    return torch.autograd.functional.jacobian(lambda a: (a.sin() * a.sum(-1, keepdim=True)).sum(0), x, vectorize=True)
+
+
+@pytest.mark.parametrize(
+    "function", [_of_outputs, _of_two_leaves, _by_an_embedding, _jacobian], ids=lambda f: f.__name__
+)
+def test_batches_of_gradients_serve_all_sizes(function):
+    torch.manual_seed(0)
+    with treadle.config.patch(leave_unprofitable=False):
+        run = treadle.compile(function)
+        for rows in (4, 4, 5, 7, 6):
+            x = torch.randn(rows, 3)
+            results = []
+            for call in (function, run):
+                leaf = x.clone().requires_grad_()
+                found = call(leaf)
+                found = [part for part in (found if isinstance(found, tuple) else [found]) if part is not None]
+                if found[0].requires_grad:
+                    found.append(torch.autograd.grad(found[0].sum(), leaf)[0])
+                results.append(found)
+            for expected, found in zip(*results, strict=True):
+                torch.testing.assert_close(found, expected)
+                assert (found.stride(), found.requires_grad) == (expected.stride(), expected.requires_grad)
+    assert (treadle.stats().graphs, treadle.stats().breaks) == (2, ())

@@ -40,6 +40,7 @@ SIGNATURES = {
         "input hidden params has_biases num_layers dropout train bidirectional batch_first layer_fn".split()
     ),
     "rounding of pooled extents": ["x", "y"],
+    "batches of gradients": "func in_dims out_dims allow_none_pass_through".split(),
 }
 
 
@@ -79,6 +80,19 @@ treadle_shapes.torch.fake_mode()
 print(before[8:] == seen()[8:], before == seen())
 """
     assert without_treadle(program).split() == ["True", "True", "False"]
+
+
+def test_batches_of_gradients_at_symbolic_sizes():
+    env = ShapeEnv()
+    mode = fake_mode(shape_env=fake_shape_env(env))
+    x = fake_tensor(mode, torch.randn(4, 6), [env.create_symbol(4, "n"), None]).requires_grad_()
+    with mode:
+        unused = torch.ones(2, requires_grad=True)
+        y = x.sin()
+        basis = torch.ones_like(y).unsqueeze(0).expand(3, -1, -1)
+        found, missing = torch.autograd.grad(y, (x, unused), basis, is_grads_batched=True, allow_unused=True)
+    assert found.shape == (3, *x.shape) and found.stride() == (6 * x.shape[0], 6, 1) and missing is None
+    assert not env.guards
 
 
 def test_symbolic_numbers_in_the_fake_tensor_cache():

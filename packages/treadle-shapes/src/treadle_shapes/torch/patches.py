@@ -18,7 +18,7 @@ import torch
 from torch._subclasses._fake_tensor_utils import _DeconstructedSymNode
 
 from treadle_shapes.fork import held_during_fork
-from treadle_shapes.torch import corrected_kernels, dynamo_stand_in, symbolic_questions
+from treadle_shapes.torch import corrected_kernels, dynamo_stand_in, function_transforms, symbolic_questions
 from treadle_shapes.torch.ours import runs_in_our_mode
 
 _BEFORE_2_13 = torch.__version__ < "2.13"
@@ -102,6 +102,12 @@ def _ask_nothing_of_powers() -> None:
         overload._dispatch_cache.clear()
 
 
+def _map_over_gradients_of_symbolic_sizes() -> None:
+    from torch import _vmap_internals
+
+    _vmap_internals._vmap = function_transforms.mapped_gradients(_vmap_internals._vmap)
+
+
 PATCHES = (
     Patch(
         name="symbolic numbers in the fake tensor cache",
@@ -153,6 +159,13 @@ PATCHES = (
         releases="2.11 and 2.12",
         install=_ask_nothing_of_powers,
         is_needed=_BEFORE_2_13,
+    ),
+    Patch(
+        name="batches of gradients",
+        changes="torch._vmap_internals._vmap",
+        why="`torch.autograd.grad(..., is_grads_batched=True)` maps by an older vmap, whose tensors take no symbolic sizes.",
+        releases="2.11 to 2.13",
+        install=_map_over_gradients_of_symbolic_sizes,
     ),
     Patch(
         name="stand-in for torch._dynamo",

@@ -37,8 +37,6 @@ Kwargs = dict[str, Value]
 def grad(tx: TraceContext, args: Args, kwargs: Kwargs) -> Value:
     """`torch.autograd.grad(outputs, inputs, grad_outputs=None, ...)`"""
     named = _named(_GRAD_PARAMETERS, args, kwargs)
-    if named.pop("is_grads_batched", Constant(False)).constant():
-        raise Unsupported("autograd-call", "is_grads_batched=True")
     outputs, inputs = (_tensors(tx, named.get(name, NONE), name) for name in ("outputs", "inputs"))
     _check_settings(tx)
     _check_leaves(tx, outputs, inputs)
