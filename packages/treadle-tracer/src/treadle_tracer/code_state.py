@@ -25,6 +25,7 @@ from .output.call_changes import (
     parts_of_other_tensors,
 )
 from .output.recompile_reasons import differs_in_kind
+from .output.varying_items import differing_items, keep_differing
 from .source import LocalSource, Source
 from .values.cached_answers import places_that_differ
 
@@ -66,6 +67,8 @@ class CodeState:
     on_trial          the entries, if the next call decides whether they are worth their cost (`unprofitable`)
     aside             the entries, while the stance is "force_eager"
     gone              how many entries have been dropped because the module at this source is gone
+    may_split         False when the frame could not be left before the call that asks for such items
+    differing         how often a call had other items of a list or tuple than every entry, by place (`output.varying_items`)
     decisions         how often a call has decided differently than an entry, by the place in the program (`decided`)
     waiting           entries without graphs, of traces that were outdated by their own calls (`output.outdated`)
     waited            how many such calls there have been, by the module instance that they were for, since the last compile (all of
@@ -102,6 +105,8 @@ class CodeState:
     constants: set[Source] = field(default_factory=set)
     declared: dict[Source, dict[int, Mark]] = field(default_factory=dict)
     gone: Counter[Source] = field(default_factory=Counter)
+    may_split: bool = True
+    differing: Counter[Any] = field(default_factory=Counter)
     decisions: Counter[Place] = field(default_factory=Counter)
     undecided: set[Line] = field(default_factory=set)
     outlived: Counter[int | None] = field(default_factory=Counter)
@@ -139,6 +144,9 @@ class CodeState:
         known.modules |= {source for source, is_volatile in modules if is_volatile or replaced[source] > 1}
         # An argument soon changes again. What a module holds may have been replaced once and be constant from then on.
         self._learn_decisions(frame, missed)
+        if missed:
+            self.differing.update(set.intersection(*[differing_items(entry, frame) for entry in missed]))
+            known.unsteady |= keep_differing(self.differing) if self.may_split else set()
         known.varying |= places_that_differ([answer for entry in missed for answer in entry.payload.answers])
         known.inputs |= {s for s, times in exchanged.items() if times > 1 or isinstance(s, LocalSource)}
         if dynamic is not False:
@@ -157,6 +165,7 @@ class CodeState:
             strides=known.strides,
             apart=known.apart,
             made=known.made,
+            unsteady=known.unsteady,
         )
 
     def inherit(self, changes: Mapping[Source, Mapping[int, int]], made: Iterable[int]) -> None:

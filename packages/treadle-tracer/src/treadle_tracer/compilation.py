@@ -165,7 +165,15 @@ class Compilation:
             return self._left_to_raise(reason) or self._run_original(result)
         if (leave := self._left_below(result) or self._left_to_initialise(reason)) is not None:
             return leave
-        plan, gm = self._plan(result, dynamic)
+        try:
+            plan, gm = self._plan(result, dynamic)
+        except Unsupported:
+            if reason is None or reason.code != "varying-items":
+                raise
+            self.state.may_split = False
+            self.state.dynamic.unsteady.clear()
+            wanted.unsteady.clear()
+            return self._attempt(wanted)
         result = plan.result
         if (skip := self._left_whole(result)) is not None:
             return skip
@@ -285,6 +293,16 @@ class Compilation:
     # ---- tracing
 
     def _trace(self, wanted: DynamicSources) -> tuple[TraceResult, DynamicSources]:
+        """The trace, and what was dynamic in it. It ends before the call that asks for items which differ from call to call."""
+        result, dynamic = self._trace_numbers(wanted)
+        varying = result.guards.varying
+        if varying is None or varying.step is None or self.options.fullgraph:
+            return result, dynamic
+        reason = Unsupported("varying-items", "", varying.stack)
+        shorter = self._trace_once(dynamic, reason=reason, break_at=varying.step)
+        return (shorter if shorter.kind == "break" else result), dynamic
+
+    def _trace_numbers(self, wanted: DynamicSources) -> tuple[TraceResult, DynamicSources]:
         """The trace, and what was dynamic in it. Numbers that the trace cannot have as symbols are constants from then on."""
         numbers = wanted.numbers
         if not numbers:

@@ -34,6 +34,7 @@ class DynamicSources(dict[Source, dict[int, int]]):
     undecided            lines at which decisions on numbers of outside tensors cost more than they save (`costly_decisions`)
     modules              where calls had different modules: what is found at such a source, or below one, is guarded by its structure
     made                 ids of the classes of modules that traces of the function have made: a continuation is given other ones each time
+    unsteady             where calls have lists and tuples of other items each time (`output.varying_items`)
     apart                dimensions of tensors that have changed only between calls that no entry could serve alike: 1 is a constant there
     generalise_size_one  a dynamic dimension of size 1 is traced with a larger size, so that the entry serves both (see `output.size_one`)
     has_generalised      set when a trace has done so
@@ -50,6 +51,7 @@ class DynamicSources(dict[Source, dict[int, int]]):
         apart: Mapping[Source, Iterable[int]] | None = None,
         undecided: Iterable[Line] = (),
         made: set[int] | None = None,
+        unsteady: Iterable[Any] = (),
     ):
         super().__init__({source: dict(dims) for source, dims in (sizes or {}).items()})
         self.inputs = set(inputs)
@@ -58,6 +60,7 @@ class DynamicSources(dict[Source, dict[int, int]]):
         self.strides = {source: set(dims) for source, dims in (strides or {}).items()}
         self.apart = {source: set(dims) for source, dims in (apart or {}).items()}
         self.undecided = set(undecided)
+        self.unsteady = set(unsteady)
         self.made = (
             set[int]() if made is None else made
         )  # shared by copies: what a trace makes, all that follow are told
@@ -79,7 +82,16 @@ class DynamicSources(dict[Source, dict[int, int]]):
         return self._with_sizes(sizes, self.generalise_size_one)
 
     def _with_sizes(self, sizes: Mapping[Source, Mapping[int, int]], generalise_size_one: bool) -> DynamicSources:
-        known = (self.inputs, self.modules, self.varying, self.strides, self.apart, self.undecided, self.made)
+        known = (
+            self.inputs,
+            self.modules,
+            self.varying,
+            self.strides,
+            self.apart,
+            self.undecided,
+            self.made,
+            self.unsteady,
+        )
         return DynamicSources(sizes, generalise_size_one, *known)
 
     def is_structural(self, source: Source) -> bool:
@@ -93,7 +105,7 @@ class DynamicSources(dict[Source, dict[int, int]]):
     @property
     def size(self) -> int:
         """The number of things that are known to change; it grows with what is learnt."""
-        found = (*self.values(), *self.strides.values(), self.inputs, self.modules, self.varying)
+        found = (*self.values(), *self.strides.values(), self.inputs, self.modules, self.varying, self.unsteady)
         return len(self) + sum(map(len, found))
 
     @property

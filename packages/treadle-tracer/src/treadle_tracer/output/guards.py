@@ -10,7 +10,7 @@ import operator
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
@@ -26,6 +26,9 @@ from ..values.class_lookup import class_may_change, find_in_mro, instance_may_ch
 from ..weakly import is_referred_to_weakly, parts_of, reference_to
 from . import tensor_check
 from .guard_kinds import IMPLIES, KINDS, RECORDED, is_asked_last
+
+if TYPE_CHECKING:
+    from .varying_items import VaryingItems
 
 
 @dataclass(frozen=True, eq=False)
@@ -129,6 +132,7 @@ class GuardSet:
         self._has_global_state = False
         self._left_out: dict[int, Any] = {}
         self.decided = Decided()
+        self.varying: VaryingItems | None = None
 
     def leave_out(self, obj: Any) -> None:
         """Guard nothing about an object that the trace has made itself, or about what is reached from it."""
@@ -165,6 +169,8 @@ class GuardSet:
         for weaker in IMPLIES[op] & present.keys():
             self._drop(source, weaker, op)
         self._guards[key] = Guard(source, op, arg, reason or kind.text(source.text, arg))
+        if self.varying is not None:
+            self.varying.note(source, op)
         present.setdefault(op, []).append(key)
 
     def add_lookup(self, cls: type, name: str, found: Any, owner: type | None, after: type | None = None) -> None:

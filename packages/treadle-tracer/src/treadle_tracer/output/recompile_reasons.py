@@ -26,7 +26,7 @@ _SHOWN = 3  # differences that a reason lists
 
 def recompile_reason(entries: Sequence[Any], frame: Any, dynamic: DynamicSources) -> str:
     """What the nearest entry expects and this call does not give. dynamic: the sizes and numbers that are symbols from now on."""
-    found = [_differences(entry.payload, _failing_checks(entry, frame), frame, dynamic) for entry in entries]
+    found = [_differences(entry.payload, failing_checks(entry, frame), frame, dynamic) for entry in entries]
     # Of equally near entries take the one that serves most sizes.
     texts = min(zip(found, map(_generality, entries), strict=True), key=lambda pair: (_distance(pair[0]), -pair[1]))[0]
     shown = "; ".join(texts[:_SHOWN]) + (f"; and {len(texts) - _SHOWN} more" if len(texts) > _SHOWN else "")
@@ -40,7 +40,7 @@ def differs_in_kind(entry: Any, frame: Any) -> bool:
     payload = entry.payload
     tensors = {path_key(guard.source.path): guard for guard in payload.tensors}
     numbers = {path_key(source.path) for source, _ in payload.numbers}
-    for check in _failing_checks(entry, frame):
+    for check in failing_checks(entry, frame):
         keys = _prefixes(path_key(check.path))
         owner = next((tensors[key] for key in keys if key in tensors), None)
         if owner is not None and owner.identity is None:
@@ -66,7 +66,7 @@ def _generality(entry: Any) -> int:
     return sum(len(guard.dynamic_dims) for guard in entry.payload.tensors)
 
 
-def _failing_checks(entry: Any, frame: Any) -> list[Any]:
+def failing_checks(entry: Any, frame: Any) -> list[Any]:
     """The checks of an entry's guard that do not hold, in order, none below a path whose check does not hold: an object of another class
     than expected may run code when it is looked into. Checks that run code of the program are tried where all others hold.
     """

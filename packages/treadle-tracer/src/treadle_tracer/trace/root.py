@@ -15,6 +15,7 @@ from treadle_tracer.bytecode import CodeModel, read
 from treadle_tracer.class_facts import name_of
 from treadle_tracer.errors import BreakReached, InternalError, Unsupported, without_frames
 from treadle_tracer.output.continuations import is_continuation, original_of, starts_in_loop
+from treadle_tracer.output.varying_items import VaryingItems
 from treadle_tracer.room import room_to_recurse
 from treadle_tracer.source import CellContentsSource, ClosureCellSource, ClosureSource, LocalSource, Source
 from treadle_tracer.trace.bind import bind_arguments
@@ -205,6 +206,8 @@ def trace_frame(
         tx = Tracer(inline_call, run_body, dynamic, options, caller_handles, stays_out)
         tx.break_at = break_at
         root = _root_frame(tx, frame, model, stop_at)
+        if tx.symbols.dynamic.unsteady:
+            tx.guards.varying = VaryingItems(tx.symbols.dynamic.unsteady, root)
         try:
             with room_to_recurse():
                 return _run_root(tx, root, reason)
