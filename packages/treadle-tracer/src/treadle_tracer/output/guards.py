@@ -10,7 +10,7 @@ import operator
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import torch
 
@@ -26,9 +26,6 @@ from ..values.class_lookup import class_may_change, find_in_mro, instance_may_ch
 from ..weakly import is_referred_to_weakly, parts_of, reference_to
 from . import tensor_check
 from .guard_kinds import IMPLIES, KINDS, RECORDED, is_asked_last
-
-if TYPE_CHECKING:
-    from .varying_items import VaryingItems
 
 
 @dataclass(frozen=True, eq=False)
@@ -118,6 +115,16 @@ class DynamicNumbers(NamedTuple):
         return " and ".join(decided) or f"{', '.join(self.texts)} are in range"
 
 
+class Notes(Protocol):
+    """Is told of every guard."""
+
+    @property
+    def step(self) -> int | None: ...
+    @property
+    def stack(self) -> tuple[tuple[str, int, str], ...]: ...
+    def note(self, source: Source, op: str) -> None: ...
+
+
 class GuardSet:
     """Guards of one trace, in the order in which they were first needed."""
 
@@ -132,7 +139,7 @@ class GuardSet:
         self._has_global_state = False
         self._left_out: dict[int, Any] = {}
         self.decided = Decided()
-        self.varying: VaryingItems | None = None
+        self.varying: Notes | None = None
 
     def leave_out(self, obj: Any) -> None:
         """Guard nothing about an object that the trace has made itself, or about what is reached from it."""

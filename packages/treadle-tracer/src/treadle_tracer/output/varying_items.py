@@ -12,15 +12,12 @@ from __future__ import annotations
 import weakref
 from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from ..by_identity import is_one_of
 from ..source import Source, path_key
 from .call_changes import follow
 from .recompile_reasons import failing_checks
-
-if TYPE_CHECKING:
-    from ..trace.root import RootFrame
 
 Place = tuple[
     Any, ...
@@ -84,6 +81,18 @@ def _with_any_item(key: Place) -> Iterator[tuple[Place, Any]]:
     for at, accessor in enumerate(key):
         if accessor[0] in _ITEMS:
             yield (*key[:at], (accessor[0], _ANY), *key[at + 1 :]), accessor[1]
+
+
+class RootFrame(Protocol):
+    """The frame that is traced."""
+
+    at: int
+    tx: Any
+
+    @property
+    def instructions(self) -> Any: ...
+
+    def break_step(self) -> int: ...
 
 
 class VaryingItems:
