@@ -144,9 +144,6 @@ class CodeState:
         known.modules |= {source for source, is_volatile in modules if is_volatile or replaced[source] > 1}
         # An argument soon changes again. What a module holds may have been replaced once and be constant from then on.
         self._learn_decisions(frame, missed)
-        if missed:
-            self.differing.update(set.intersection(*[differing_items(entry, frame) for entry in missed]))
-            known.unsteady |= keep_differing(self.differing) if self.may_split else set()
         known.varying |= places_that_differ([answer for entry in missed for answer in entry.payload.answers])
         known.inputs |= {s for s, times in exchanged.items() if times > 1 or isinstance(s, LocalSource)}
         if dynamic is not False:
@@ -167,6 +164,12 @@ class CodeState:
             made=known.made,
             unsteady=known.unsteady,
         )
+
+    def learn_items(self, frame: treadle_frame.FrameInfo, missed: Sequence[Any]) -> None:
+        """Count where this call has other items of lists and tuples than all the entries that missed."""
+        if missed and self.may_split:
+            self.differing.update(set.intersection(*[differing_items(entry, frame) for entry in missed]))
+            self.dynamic.unsteady |= keep_differing(self.differing)
 
     def inherit(self, changes: Mapping[Source, Mapping[int, int]], made: Iterable[int]) -> None:
         """Record what the trace that calls this continuation says of its arguments: as if earlier calls had shown it.

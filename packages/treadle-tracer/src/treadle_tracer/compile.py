@@ -216,6 +216,7 @@ class FrameCompiler:
         missed = (*treadle_frame.entries(code), *dropped) if serves_all else existing
         missed = (*missed, *self._made_for(frame, state, state.waiting))
         known = state.dynamic.size
+        state.learn_items(frame, missed)
         dynamic = state.learn_changes(frame, missed, self.options.dynamic)
         dynamic.undecided = undecided_lines(code, self._state_of)
         if existing and stance.current() != "default":
