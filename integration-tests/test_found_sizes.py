@@ -248,3 +248,20 @@ def test_rows_of_as_many_as_data_tells(ask):
     for count in (1, 2, 1, 3):
         x = torch.arange(12.0).view(4, 3)
         torch.testing.assert_close(fast(x, torch.tensor(count)), rows(x, torch.tensor(count)))
+
+
+@pytest.mark.parametrize("dim", [0, 1, -1, -2])
+@pytest.mark.parametrize("find", [torch.unique, torch.unique_consecutive])
+def test_unique_slices(find, dim):
+    """Their layout is not row-major, and the dimension may be counted from the end."""
+
+    def program(x):
+        slices, inverse, counts = find(x, return_inverse=True, return_counts=True, dim=dim)
+        return slices, inverse, counts, find(x, dim=dim) + 1
+
+    fast = treadle.compile(program, fullgraph=True)
+    torch.manual_seed(0)
+    for shape in ((2, 3, 2), (3, 4, 3), (4, 2, 5)):
+        x = torch.randint(0, 2, shape)
+        for one, other in zip(fast(x), program(x), strict=True):
+            assert torch.equal(one, other) and one.stride() == other.stride()

@@ -294,3 +294,17 @@ def test_zeros_of_tangents_in_the_layout_of_a_primal_with_symbolic_sizes(part, b
     assert found == [*expected.shape, *expected.stride(), expected.storage_offset()]
     assert result.dtype == expected.dtype
     assert not env.guards or all("==" not in str(guard.expr) for guard in env.guards)
+
+
+@pytest.mark.parametrize("dim", [0, 1, -1])
+@pytest.mark.parametrize("find", ["unique", "unique_consecutive"])
+def test_unique_slices_lie_as_the_kernel_moves_them(find, dim):
+    x = torch.arange(24).reshape(2, 3, 4)
+    expected = getattr(torch, find)(x, return_inverse=True, return_counts=True, dim=dim)
+    mode = fake_mode(shape_env=fake_shape_env(ShapeEnv(), allow_dynamic_output_shape_ops=True))
+    with mode:
+        slices, *others = getattr(torch, find)(fake_like(mode, x), return_inverse=True, return_counts=True, dim=dim)
+    count = expr_of(slices.shape[dim])
+    found = [evaluate(expr_of(n), {count: x.shape[dim]}) for n in (*slices.shape, *slices.stride())]
+    assert found == [*expected[0].shape, *expected[0].stride()]
+    assert [t.dim() for t in others] == [1, 1]

@@ -51,6 +51,19 @@ def test_padding(mode: str, pieces: int) -> None:
     check(lambda x: F.pad(x, (2, 1, 1, 2), mode=mode) * 2, x)
 
 
+def test_sections_of_one_kernel_with_axes_of_different_sizes() -> None:
+    """The axes of sections share their symbols: what simplifies positions in one holds for its own extents only."""
+
+    def both(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        image = x + 1
+        return image, F.pad(image, (2, 2, 2, 2), mode="replicate"), F.pad(image, (1, 1, 2, 0), mode="replicate")
+
+    x = torch.arange(9.0).reshape(1, 1, 3, 3)
+    found = compile_graph(capture(both, (x,)), (x,))(x)
+    for ours, eager in zip(found, both(x), strict=True):
+        torch.testing.assert_close(ours, eager, rtol=0, atol=0)
+
+
 def test_rolling_along_the_last_dimension() -> None:
     x = torch.randn(5, 16)
     assert pieces_of(lambda x: x.roll(3, 1) + x, x) == [(0, 3), (3, 16)]

@@ -19,6 +19,9 @@
 - layouts beside numbers: the result of `x + 1` has the strides of an iteration over tensors of different shapes in eager, since the number
   is a tensor without dimensions (aten/src/ATen/TensorIterator.cpp, fast_set_up). PyTorch's fake kernels leave the number out, and take
   `torch.empty_strided((1, 3, 4, 4), (3, 1, 12, 3))` for channels-last, which it is but for the stride of the size of 1 (2.11 to 2.13).
+- unique slices: PyTorch's fake kernels make a row-major result, where the CPU moves the dimension of the slices to the front and back
+  (aten/src/ATen/native/Unique.cpp). That of `unique_consecutive` gives the wrong number of dimensions for one counted from the end
+  (2.11 to 2.13).
 - gradients of resampling: PyTorch has fake kernels in C++ for most of them, which take no symbolic sizes (torch 2.11 to 2.13).
 - zeros of tangents: forward-mode derivatives make zeros in the layout of a primal in C++, which takes no symbolic offsets (torch 2.11 to
   2.13).
@@ -308,6 +311,29 @@ def _beside_number(mode: Any, func: Any, *args: Any, **kwargs: Any) -> Any:
         return torch.empty_strided(result.shape, strides, dtype=result.dtype, device=result.device)
 
 
+# -- unique slices -------------------------------------------------------------------------------------------------------
+
+
+def _unique_slices(mode: Any, func: Any, x: torch.Tensor, dim: int, *options: Any, **named: Any) -> Any:
+    return _in_layout_of_slices(mode, _theirs(func)(mode, func, x, dim, *options, **named), dim)
+
+
+def _unique_runs(
+    mode: Any, func: Any, x: torch.Tensor, inverse: bool = False, counts: bool = False, dim: int | None = None
+) -> Any:
+    at = dim + x.dim() if dim is not None and -x.dim() <= dim < 0 else dim
+    found = _theirs(func)(mode, func, x, inverse, counts, at)
+    return found if at is None else _in_layout_of_slices(mode, found, at)
+
+
+def _in_layout_of_slices(mode: Any, found: tuple[torch.Tensor, ...], dim: int) -> tuple[torch.Tensor, ...]:
+    slices, *others = found
+    if slices.device.type != "cpu" or slices.dim() < 2:
+        return found
+    with mode:
+        return slices.new_empty(slices.movedim(dim, 0).shape).movedim(0, dim), *others
+
+
 # -- resampling ----------------------------------------------------------------------------------------------------------
 
 
@@ -400,6 +426,7 @@ def kernels() -> dict[Any, Callable[..., Any]]:
     found |= dict.fromkeys(corrected_by("formats of resampling gradients"), _formatted_resampling_gradient)
     found |= dict.fromkeys(corrected_by("zeros of tangents"), _zeros_in_layout)
     correcting = {"view strides": _view, "layouts of convolutions": _convolution, "sizes of slices": _slice}
+    correcting |= {"unique slices": _unique_slices, "unique runs of slices": _unique_runs}
     for name, kernel in correcting.items():
         found |= {op: kernel for op in corrected_by(name) if op in fake_impls.op_implementations_dict}
     return found

@@ -62,8 +62,15 @@ def _made(tx: TraceContext, found: Any) -> Value | None:
         return None if None in parts else TupleValue([part for part in parts if part is not None])
     if not isinstance(found, torch.Tensor) or found.numel() > MOST_ELEMENTS:
         return None
-    dtype = {"dtype": Constant(found.dtype)}
+    dtype: dict[str, Value] = {"dtype": Constant(found.dtype)}
     if not found.numel():
-        return tx.run_in_graph("call_function", torch.zeros, [tx.from_constant(tuple(found.shape))], dtype)
-    made = tx.run_in_graph("call_function", torch.tensor, [tx.from_constant(found.tolist())], dtype)
+        layout = [tx.from_constant(tuple(found.shape)), tx.from_constant(found.stride())]
+        return tx.run_in_graph("call_function", torch.empty_strided, layout, dtype)
+    order = sorted(range(found.dim()), key=found.stride().__getitem__, reverse=True)
+    made = tx.run_in_graph("call_function", torch.tensor, [tx.from_constant(found.permute(order).tolist())], dtype)
+    if order != sorted(order):
+        inverse = [Constant(order.index(d)) for d in range(found.dim())]
+        made = tx.run_in_graph(
+            "call_method", "clone", [tx.run_in_graph("call_method", "permute", [made, *inverse], {})], {}
+        )
     return tx.run_in_graph("call_method", "view_as", [made, made], {}) if found._is_view() else made

@@ -82,6 +82,19 @@ def test_packed_integers_and_sequences_made_of_lists():
     assert all(map(torch.equal, fast(x), program(x))) and len(recorder.graphs) == 1
 
 
+@pytest.mark.parametrize("value", [0.0, 2.5, True])
+@pytest.mark.parametrize("dtype", [torch.int64, torch.bool, torch.float16, torch.complex64])
+def test_paddings_have_the_dtype_of_the_data(dtype, value):
+    def program(x):
+        packed = rnn.pack_padded_sequence(x, [3, 1], batch_first=True)
+        return rnn.pad_packed_sequence(packed, padding_value=value)[0]
+
+    x = torch.arange(10).reshape(2, 5).to(dtype)
+    fast, expected = compiled(program, fullgraph=True)[0], program(x)
+    found = fast(x)
+    assert found.dtype == expected.dtype and torch.equal(found, expected)
+
+
 @pytest.mark.parametrize("lengths", ([5, 6], [2, 3], [2, 0], [2]))
 def test_lengths_that_pytorch_refuses(lengths):
     def program(x):

@@ -157,7 +157,8 @@ class ColumnPrinter(SectionPrinter):
         nests = [k for k, section in enumerate(sections) if section.axes]
         self._declare_locals(width, nests)
         for k, end in zip(nests, [*nests[1:], len(sections)], strict=True):
-            self.section, self.accumulators, self.results = sections[k], {}, {}
+            self.enter(sections[k])
+            self.accumulators, self.results = {}, {}
             self._write_nest(width)
             self._write_results(sections[k + 1 : end])
         writer.close(1)

@@ -181,8 +181,7 @@ class CppRenderer:
 
     def _written(self, kernel: Kernel, program: Program, tiling: CppTiling) -> KernelWriter:
         writer = KernelWriter(kernel, program.buffers, self.threads, tiling)
-        for section in kernel.sections:
-            writer.ranges.update(axis_ranges((*kernel.outer, *section.axes)))
+        writer.ranges = axis_ranges(kernel.outer)
         writer.written = {a.buffer for loop in kernel.loops for a in loop_writes(loop)}
         for number in numbers_of(kernel):
             writer.names[number] = f"{'d' if isinstance(number, FloatExpr) else 'n'}{len(writer.names)}"

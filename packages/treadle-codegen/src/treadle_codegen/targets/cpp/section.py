@@ -11,7 +11,7 @@ import torch
 from treadle_codegen.ir.loops import Axis, Instr, IntLike, Load, Loop, symbols_of
 from treadle_codegen.ir.ops import OPS, POSITIONS, SCATTERS, Cost
 from treadle_codegen.ir.product import varies_along
-from treadle_codegen.schedule.access import loop_writes, split_index, step_along
+from treadle_codegen.schedule.access import axis_ranges, loop_writes, split_index, step_along
 from treadle_codegen.schedule.kernel import Section
 from treadle_codegen.schedule.positions import checks_positions, lies_inside, positions_to_check
 from treadle_codegen.targets.constants import ConstantArgument
@@ -66,7 +66,7 @@ class SectionPrinter(InstructionWriter):
     def __init__(self, writer: KernelWriter, section: Section, later_reads: set[str], *, parallel: bool) -> None:
         super().__init__(writer)
         self.writer = writer
-        self.section = section
+        self.enter(section)
         self.later_reads = later_reads
         self.parallel = parallel
         self.accumulators: dict[tuple[int, int], Accumulator] = {}
@@ -79,6 +79,11 @@ class SectionPrinter(InstructionWriter):
         ] = {}  # positions checked before the innermost loop: (value, size) -> name
         # With one axis the last block, mostly the only one, stays in the accumulator: short sums never become double.
         self.last_block = len(section.axes) == 1
+
+    def enter(self, section: Section) -> None:
+        """Write `section` from now on. Sections share the symbols of their axes, whose extents differ."""
+        self.section = section
+        self.writer.ranges |= axis_ranges(section.axes)
 
     def write(self) -> None:
         writer, axes = self.writer, self.section.axes

@@ -10,7 +10,9 @@ from treadle_shapes.torch.operators.declare import families, family
 from treadle_shapes.torch.operators.record import Kind, Raises
 
 family("sort", kind=Kind.SORT, like_first_argument=True)
-families("argsort msort topk searchsorted bucketize isin _unique2 unique_dim unique_consecutive", kind=Kind.SORT)
+families("argsort msort topk searchsorted bucketize isin _unique2", kind=Kind.SORT)
+family("unique_dim", kind=Kind.SORT, fake_correction="unique slices")
+family("unique_consecutive", kind=Kind.SORT, fake_correction="unique runs of slices")
 families("kthvalue mode", kind=Kind.SORT, no_empty_over="dim")
 families("quantile nanquantile", kind=Kind.SORT, raises=Raises.BY_VALUE, unchecked_argument=(1, "q"))
 families(

@@ -54,7 +54,7 @@ def padded(
     found = data.index_select(0, rows)
     if is_given is not None:
         mask = torch.tensor(is_given, device=data.device).flatten().reshape(-1, *[1] * (data.dim() - 1))
-        found = torch.where(mask, found, padding_value)
+        found = torch.where(mask, found, found.new_full((), padding_value))
     found = found.unflatten(0, (steps, len(positions[0])))
     return (found.transpose(0, 1) if batch_first else found), torch.tensor(lengths)
 
