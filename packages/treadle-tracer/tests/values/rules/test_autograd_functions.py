@@ -1,5 +1,6 @@
 """Custom functions whose gradients apply themselves: derivatives of all orders, without end in a trace."""
 
+import pytest
 import torch
 from compile_runs import compiled
 
@@ -52,3 +53,57 @@ def test_without_gradients_they_are_part_of_the_graph():
     x = torch.randn(4)
     torch.testing.assert_close(run(x), program(x))
     assert len(seen.graphs) == 1 and not seen.breaks
+
+
+class Weight(torch.Tensor):
+    """Has functions of its own for PyTorch's, which compute with what it holds."""
+
+    def __new__(cls, inner):
+        return torch.Tensor._make_subclass(cls, inner, True)
+
+    def __init__(self, inner):
+        self.inner = inner
+
+    @classmethod
+    def __torch_function__(cls, function, kinds, args=(), kwargs=None):
+        if function is torch.mul:
+            return Scaled.apply(*args)
+        return super().__torch_function__(function, kinds, args, kwargs or {})
+
+
+class Plain(torch.Tensor):
+    pass
+
+
+class Scaled(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, weight):
+        ctx.needed = ctx.needs_input_grad
+        weight = weight.inner if isinstance(weight, Weight) else weight
+        ctx.save_for_backward(x, weight)
+        return x * weight
+
+    @staticmethod
+    def backward(ctx, gradient):
+        x, weight = ctx.saved_tensors
+        return gradient * weight, None if isinstance(weight, Weight) else gradient * x
+
+
+@pytest.mark.parametrize("grad_mode", [True, False])
+@pytest.mark.parametrize(
+    "make", [Weight, lambda w: w.as_subclass(Plain).requires_grad_(), lambda w: w.as_subclass(Plain)]
+)
+def test_arguments_of_other_classes_that_require_gradients(make, grad_mode):
+    def apply(x, weight):
+        with torch.set_grad_enabled(grad_mode):
+            return Scaled.apply(x, weight), torch.mul(x, weight)
+
+    run, _ = compiled(apply)
+    for _ in range(2):
+        x, weight = torch.randn(4, 3), make(torch.randn(3))
+        for one, other in zip(run(x, weight), apply(x, weight), strict=True):
+            assert torch.equal(one, other) and type(one) is type(other)
+            assert one.requires_grad == other.requires_grad
+            if one.requires_grad:
+                gradients = [torch.autograd.grad(y.sum(), weight)[0] for y in (one, other)]
+                assert torch.equal(*gradients)

@@ -19,6 +19,7 @@ from torch import fx
 from torch.autograd.function import once_differentiable
 
 from treadle_shapes.torch import is_transforming, unwrapped
+from treadle_tracer.class_facts import is_subtype
 from treadle_tracer.errors import Unsupported
 from treadle_tracer.values import refused_writes, torch_calls
 from treadle_tracer.values.base import NONE, Constant, LazyValue
@@ -33,6 +34,7 @@ from treadle_tracer.values.sequences import Sequence as SequenceValue
 from treadle_tracer.values.sequences import TupleValue
 from treadle_tracer.values.sets import SetValue
 from treadle_tracer.values.tensor import SymbolicValue, TensorValue
+from treadle_tracer.values.tensor_subclasses import OverridingTensor
 from treadle_tracer.values.value import Raised, Value
 
 if TYPE_CHECKING:
@@ -112,7 +114,12 @@ def apply(tx: TraceContext, args: list[Value], kwargs: dict[str, Value]) -> Valu
     if kwargs or (has_setup and len(inspect.signature(cls.forward).parameters) != len(rest)):
         raise Unsupported("autograd-function", f"{cls.__name__}: arguments by name or by default")
     context = ContextValue(cls._backward_cls)
-    needs = [isinstance(arg, TensorValue) and arg.fake.requires_grad for arg in rest]
+    needs = [_needs_gradient(tx, arg) for arg in rest]
+    if any(needed and not isinstance(arg, TensorValue) for needed, arg in zip(needs, rest, strict=True)):
+        raise Unsupported(
+            "autograd-function",
+            f"{cls.__name__} of a tensor of another class than torch.Tensor that requires gradients",
+        )
     tx.mutations.store_attr(context, "needs_input_grad", TupleValue([Constant(needed) for needed in needs]))
     is_recorded = torch.is_grad_enabled() and any(needs)
     if is_recorded and tx.speculation is not None:
@@ -132,6 +139,16 @@ def apply(tx: TraceContext, args: list[Value], kwargs: dict[str, Value]) -> Valu
     else:
         call.count_dirty()
     return TupleValue(results) if is_tuple else results[0]
+
+
+def _needs_gradient(tx: TraceContext, value: Value) -> bool:
+    if isinstance(value, TensorValue):
+        return bool(value.fake.requires_grad)
+    if not is_subtype(value.python_type(), torch.Tensor):
+        return False
+    is_asked = isinstance(value, OverridingTensor)  # attributes of other values ask no `__torch_function__`
+    found = value.own_attribute(tx, "requires_grad") if is_asked else value.get_attr(tx, "requires_grad")
+    return bool(found.truth(tx))
 
 
 def _call_vmapped(tx: TraceContext, cls_value: Value, args: list[Value], kwargs: dict[str, Value]) -> Value:
