@@ -308,3 +308,26 @@ def test_unique_slices_lie_as_the_kernel_moves_them(find, dim):
     found = [evaluate(expr_of(n), {count: x.shape[dim]}) for n in (*slices.shape, *slices.stride())]
     assert found == [*expected[0].shape, *expected[0].stride()]
     assert [t.dim() for t in others] == [1, 1]
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x, y: 2**x,
+        lambda x, y: 2.0**y,
+        torch.floor_divide,
+        lambda x, y: torch.floor_divide(x, 2),
+        lambda x, y: torch.div(x, y, rounding_mode="trunc"),
+        torch.copysign,
+        torch.xlogy,
+    ],
+)
+def test_results_lie_as_the_iteration_over_operands_in_order(function):
+    row_major, turned = torch.ones(3, 4, 5), torch.ones(3, 5, 4).transpose(1, 2)
+    spread, wide = torch.ones(3, 4, 5, 2)[..., 0], torch.ones(4, 1)
+    every = (row_major, turned, spread, wide, turned.double(), torch.tensor(2))
+    for x, y in itertools.product(every, repeat=2):
+        expected, mode = function(x, y), fake_mode()
+        with mode:
+            found = function(fake_like(mode, x), fake_like(mode, y))
+        assert (found.dtype, found.shape, found.stride()) == (expected.dtype, expected.shape, expected.stride())

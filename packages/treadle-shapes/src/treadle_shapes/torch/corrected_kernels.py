@@ -19,6 +19,10 @@
 - layouts beside numbers: the result of `x + 1` has the strides of an iteration over tensors of different shapes in eager, since the number
   is a tensor without dimensions (aten/src/ATen/TensorIterator.cpp, fast_set_up). PyTorch's fake kernels leave the number out, and take
   `torch.empty_strided((1, 3, 4, 4), (3, 1, 12, 3))` for channels-last, which it is but for the stride of the size of 1 (2.11 to 2.13).
+- layouts of iterations: the results of a few operators on two tensors have the strides of an iteration over the operands in order
+  (aten/src/ATen/TensorIterator.cpp). PyTorch's fake kernels run references in Python, whose last operator may have them in another order
+  (torch 2.11 to 2.13).
+- layouts of powers: `2 ** x` is row-major (aten/src/ATen/native/Pow.cpp). As a fake it has the layout of `x` (torch 2.11 to 2.13).
 - unique slices: PyTorch's fake kernels make a row-major result, where the CPU moves the dimension of the slices to the front and back
   (aten/src/ATen/native/Unique.cpp). That of `unique_consecutive` gives the wrong number of dimensions for one counted from the end
   (2.11 to 2.13).
@@ -311,6 +315,33 @@ def _beside_number(mode: Any, func: Any, *args: Any, **kwargs: Any) -> Any:
         return torch.empty_strided(result.shape, strides, dtype=result.dtype, device=result.device)
 
 
+def _iterated(mode: Any, func: Any, *args: Any, **kwargs: Any) -> Any:
+    """The result for tensors of which one is not row-major. PyTorch answers for all others."""
+    tensors = [arg for arg in args if isinstance(arg, torch.Tensor)]
+    if not tensors or any(not _is_static(t) or t.layout is not torch.strided or 0 in t.shape for t in tensors):
+        return NotImplemented
+    if all(t.stride() == make_contiguous_strides_for(t.shape) for t in tensors):
+        return NotImplemented
+    with mode:
+        row_major = [_row_major(arg) if isinstance(arg, torch.Tensor) else arg for arg in args]
+        result = func(*row_major, **kwargs)
+        operands = [arg if isinstance(arg, torch.Tensor) else tensors[0].new_empty(()) for arg in args]
+        strides = compute_elementwise_output_strides(*[t.expand(result.shape) for t in operands])
+        return torch.empty_strided(result.shape, strides, dtype=result.dtype, device=result.device)
+
+
+def _power_of_number(mode: Any, func: Any, base: Any, exponent: torch.Tensor) -> Any:
+    if not _is_static(exponent) or exponent.stride() == make_contiguous_strides_for(exponent.shape):
+        return NotImplemented
+    with mode:
+        return func(base, torch.empty(exponent.shape, dtype=exponent.dtype, device=exponent.device))
+
+
+def _row_major(t: torch.Tensor) -> torch.Tensor:
+    """A number stays: how it decides dtypes is a property of the tensor object."""
+    return torch.empty(t.shape, dtype=t.dtype, device=t.device) if t.dim() else t
+
+
 # -- unique slices -------------------------------------------------------------------------------------------------------
 
 
@@ -421,6 +452,8 @@ def kernels() -> dict[Any, Callable[..., Any]]:
     found |= dict.fromkeys(corrected_by("connectionist losses"), _ctc_loss)
     found |= dict.fromkeys(corrected_by("gradients of connectionist losses"), _ctc_loss_backward)
     found |= dict.fromkeys(corrected_by("layouts beside numbers"), _beside_number)
+    found |= dict.fromkeys(corrected_by("layouts of iterations"), _iterated)
+    found |= dict.fromkeys(corrected_by("layouts of powers"), _power_of_number)
     found |= dict.fromkeys(corrected_by("nearest neighbours of no images"), _nearest_neighbours)
     found |= dict.fromkeys(corrected_by("gradients of resampling"), _resampling_gradient)
     found |= dict.fromkeys(corrected_by("formats of resampling gradients"), _formatted_resampling_gradient)

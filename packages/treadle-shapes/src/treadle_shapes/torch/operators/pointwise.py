@@ -25,6 +25,7 @@ _QUOTIENT = sf.binary(sf.float_type)
 _BITS = sf.binary(sf.bit_type)
 _BITS_REFLECTED = sf.binary(sf.bit_type, reflects=True)
 _SUM = (("self", "other"),)
+_ITERATED = {"fake_correction": "layouts of iterations"}
 _BESIDE_NUMBER = {"fake_correction": "layouts beside numbers"}
 # The overloads of a binary operator of which an operand may be a number.
 _NUMBERS = dict.fromkeys(("Tensor", "Scalar"), _BESIDE_NUMBER)
@@ -58,17 +59,22 @@ family(
     kind=Kind.POINTWISE,
     also="true_divide divide",
     raises=Raises.BY_ZERO_DIVISOR,
-    overloads={name: {"linear_in": (("self",),), **_BESIDE_NUMBER} for name in _NUMBERS},  # the others round
+    overloads={  # the others round
+        **{name: {"linear_in": (("self",),), **_BESIDE_NUMBER} for name in _NUMBERS},
+        "Tensor_mode": _ITERATED,
+    },
     shape_functions={
         **dict.fromkeys(("div", "true_divide", torch.div, torch.true_divide), _QUOTIENT),
         operator.truediv: sf.binary(sf.float_type, reflects=True),
     },
 )
-family("floor_divide", kind=Kind.POINTWISE, raises=Raises.BY_ZERO_DIVISOR)
+family("floor_divide", kind=Kind.POINTWISE, raises=Raises.BY_ZERO_DIVISOR, fake_correction="layouts of iterations")
+families("copysign xlogy", kind=Kind.POINTWISE, overloads={"Tensor": _ITERATED})
 families("remainder fmod", kind=Kind.POINTWISE, raises=Raises.BY_ZERO_DIVISOR, overloads=_NUMBERS)
 family(
     "pow",
     kind=Kind.POINTWISE,
+    overloads={"Scalar": {"fake_correction": "layouts of powers"}},
     cost=Cost.TRANSCENDENTAL,
     shape_functions=dict.fromkeys(("pow", torch.pow, operator.pow), sf.power),
 )
