@@ -166,6 +166,13 @@ def in_the_dict(x):
     return x + vars(Base)["count"]
 
 
+def in_a_dict_held_before(x):
+    names = vars(Base)
+    Base.count += 1
+    Base.fresh = 3
+    return x + names["count"] + len(names) + ("fresh" in names)
+
+
 PROGRAMS = (
     counted,
     set_on_a_subclass,
@@ -183,8 +190,9 @@ PROGRAMS = (
     beside_an_instance,
     by_a_metaclass,
     in_the_dict,
+    in_a_dict_held_before,
 )
-BROKEN = {deleted_for_good, before_a_break, before_an_exception, by_a_metaclass, in_the_dict}
+BROKEN = {deleted_for_good, before_a_break, before_an_exception, by_a_metaclass, in_the_dict, in_a_dict_held_before}
 
 
 def _outcome(function, number):

@@ -70,13 +70,35 @@ class MappingProxyValue(Value):
         cg.call_const(types.MappingProxyType, self.mapping)
 
 
-def wrap_mapping_proxy(tx: TraceContext, obj: Any, source: Source) -> Value | None:
-    """The Value of a proxy from outside; None for what looks like the namespace of a class, which is no dict of the program."""
+class ClassNamespace(MappingProxyValue):
+    """`cls.__dict__` of a class from outside, which the trace does not change: after writes to classes it is not read."""
+
+    __slots__ = ("_names", "_tx")
+
+    def __init__(self, tx: TraceContext, names: Value, source: Source):
+        self._tx = tx
+        super().__init__(names, source)
+
+    @property
+    def mapping(self) -> Value:  # type: ignore[override]
+        """The names and what the class holds under them."""
+        if self._tx.class_writes:
+            raise Unsupported("class-store", "the dict of a class is read after a class was changed")
+        return self._names
+
+    @mapping.setter
+    def mapping(self, names: Value) -> None:
+        self._names = names
+
+
+def wrap_mapping_proxy(tx: TraceContext, obj: Any, source: Source) -> Value:
+    """The Value of a proxy from outside."""
     mapping = behind(obj)
-    if type(mapping) is dict and "__module__" in mapping and "__doc__" in mapping:
-        return None
     tx.guards.add(source, "type_is", types.MappingProxyType)
-    return MappingProxyValue(tx.wrap(mapping, ApplySource(source, behind)), source)
+    held = tx.wrap(mapping, ApplySource(source, behind))
+    if type(mapping) is dict and "__module__" in mapping and "__doc__" in mapping:
+        return ClassNamespace(tx, held, source)
+    return MappingProxyValue(held, source)
 
 
 def behind(proxy: Any) -> Any:

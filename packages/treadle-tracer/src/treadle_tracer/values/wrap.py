@@ -27,7 +27,6 @@ from treadle_tracer.source import (
     AttrSource,
     ConstSource,
     DictItemSource,
-    DictKeySource,
     ItemSource,
     ListItemSource,
     LocalSource,
@@ -65,9 +64,8 @@ from treadle_tracer.values.generic_alias import GenericAlias, wrap_alias
 from treadle_tracer.values.graph_functions import goes_into_graph, rely_on_body
 from treadle_tracer.values.growing import OutsideList, OutsideTuple
 from treadle_tracer.values.jagged_tensors import is_jagged, wrap_jagged
-from treadle_tracer.values.key_guards import ItemOf, SameKeys
 from treadle_tracer.values.mapping_proxy import wrap_mapping_proxy
-from treadle_tracer.values.mappings import VIEW_TYPES, DictValue, DictView, outside_hash_key, wrap_key
+from treadle_tracer.values.mappings import VIEW_TYPES, DictValue, DictView
 from treadle_tracer.values.modules import ModuleValue
 from treadle_tracer.values.numpy_numbers import NumpyNumber, wrap_numpy_number
 from treadle_tracer.values.numpy_random import RandomFunction, is_generator, is_random_function, wrap_numpy_generator
@@ -297,19 +295,6 @@ def _dict(tx: TraceContext, obj: dict[Any, Any], source: Source) -> Value:
     return made
 
 
-def _mapping_proxy(tx: TraceContext, obj: Any, source: Source) -> Value:
-    proxy = wrap_mapping_proxy(tx, obj, source)
-    if proxy is not None:
-        return proxy
-    made = DictValue({}, types.MappingProxyType)  # type: ignore[arg-type]
-    for position, (key, item) in enumerate(obj.items()):
-        key_value = wrap_key(tx, key, DictKeySource(source, position))
-        made.entries[outside_hash_key(tx, key_value)] = (key_value, LazyValue(item, ApplySource(source, ItemOf(key))))
-    if not isinstance(source, ConstSource):
-        tx.guards.add(source, "call", SameKeys(obj), f"{source.text} has the same {len(obj)} keys")
-    return made
-
-
 def _dict_view(tx: TraceContext, obj: Any, source: Source) -> Value:
     tx.guards.add(source, "type_is", type(obj))
     mapping = tx.wrap(_dict_of_view(obj), ApplySource(source, _dict_of_view)).as_dict(tx)
@@ -518,7 +503,7 @@ WRAPPERS: IdentityDict[type, Callable[..., Value]] = IdentityDict(
         random.Random: wrap_python_generator,
         itertools.count: wrap_count,
         **dict.fromkeys(OUTSIDE_ITERATORS, _iterator),
-        types.MappingProxyType: _mapping_proxy,
+        types.MappingProxyType: wrap_mapping_proxy,
         **dict.fromkeys(_VIEWS, _dict_view),
         type: lambda tx, obj, source: _class(tx, obj, source),
         tuple: _tuple,
