@@ -188,7 +188,7 @@ class FrameCompiler:
     def _answer(self, frame: treadle_frame.FrameInfo, code: CodeType, state: CodeState) -> Any:
         """What to do with a frame that is traced if no entry serves it."""
         if state.raised_in_trace >= _MOST_RAISED_IN_TRACE:
-            return treadle_frame.RUN_ONCE_BELOW
+            return treadle_frame.RUN_ONCE_BELOW if treadle_frame.entries(code) else treadle_frame.SKIP_BELOW
         if state.beyond_limit is not None:
             return treadle_frame.SKIP if state.beyond_limit.miss(code) else treadle_frame.RUN_ONCE
         if is_left_alone(code, state):

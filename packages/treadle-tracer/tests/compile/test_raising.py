@@ -11,6 +11,7 @@ torch = pytest.importorskip("torch")
 from compile_runs import compiled as recorded  # noqa: E402
 from compile_runs import run_graph  # noqa: E402
 
+import treadle_frame  # noqa: E402
 from treadle_tracer import InternalError, TracerOptions, optimize  # noqa: E402
 
 
@@ -81,6 +82,20 @@ def test_an_operator_that_raises_only_on_the_path_of_compilers():
     for n in range(6):
         x = torch.randn(n + 2, 3)
         torch.testing.assert_close(compiled(x.clone()), module(x.clone()) * 2)
+
+
+def test_a_function_that_goes_on_raising_in_the_trace_alone_is_not_asked_about_again():
+    def program(x):
+        if not torch.compiler.is_compiling():
+            x.requires_grad_()
+        return torch.autograd.grad((x * 2).sum(), x)[0]
+
+    compiled = optimize(program, run_graph)
+    for n in range(4):
+        assert not treadle_frame.is_skipped(program)
+        torch.testing.assert_close(compiled(torch.ones(n + 2)), torch.full((n + 2,), 2.0))
+    assert treadle_frame.is_skipped(program)
+    torch.testing.assert_close(compiled(torch.ones(2)), torch.full((2,), 2.0))
 
 
 def test_what_python_raises_is_raised_each_time():
