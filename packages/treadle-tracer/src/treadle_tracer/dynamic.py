@@ -230,18 +230,21 @@ def stride_rules(tensor: torch.Tensor, dynamic_dims: Sequence[int], free: Sequen
 def strides_by(rules: Sequence[StrideRule], sizes: Sequence[Any], free: Callable[[int], Any]) -> list[Any]:
     """Strides that follow the rules. Sizes may be expressions; `free` gives the stride of a dimension without a rule."""
     strides: dict[int, Any] = {}
+    return [_stride_by(rules, sizes, free, strides, d) for d in range(len(rules))]
 
-    def of(d: int) -> Any:
-        if d not in strides:
-            rule = rules[d]
-            if isinstance(rule, Chain):
-                size = sizes[rule.inner]
-                strides[d] = of(rule.inner) * (max(size, 1) if isinstance(size, int) else size)
-            else:
-                strides[d] = free(d) if rule is None else rule
-        return strides[d]
 
-    return [of(d) for d in range(len(rules))]
+def _stride_by(
+    rules: Sequence[StrideRule], sizes: Sequence[Any], free: Callable[[int], Any], strides: dict[int, Any], d: int
+) -> Any:
+    """The stride of a dimension. No closure that calls itself, whose cycle would keep the tensor that `free` knows until a collection."""
+    if d not in strides:
+        rule = rules[d]
+        if isinstance(rule, Chain):
+            size, inner = sizes[rule.inner], _stride_by(rules, sizes, free, strides, rule.inner)
+            strides[d] = inner * (max(size, 1) if isinstance(size, int) else size)
+        else:
+            strides[d] = free(d) if rule is None else rule
+    return strides[d]
 
 
 class DynamicSizes:

@@ -227,3 +227,22 @@ def test_classes_that_a_library_makes_are_referred_to_weakly():
     module = torch.fx.symbolic_trace(torch.nn.Linear(2, 2))
     assert is_referred_to_weakly(type(module))
     assert not is_referred_to_weakly(torch.nn.Linear) and not is_referred_to_weakly(torch.nn.functional.linear)
+
+
+@pytest.mark.parametrize("free_stride", [False, True])
+def test_arguments_of_a_call_that_compiles_die_without_a_collection(free_stride):
+    def program(x):
+        return x * 2
+
+    fn, _ = compiled(program)
+    gc.collect()
+    gc.disable()
+    try:
+        for size in (4, 5, 6):
+            x = torch.ones(size, size + 3)[:, : size + 1] if free_stride else torch.ones(size)
+            alive = weakref.ref(x)
+            fn(x)
+            del x
+            assert alive() is None
+    finally:
+        gc.enable()

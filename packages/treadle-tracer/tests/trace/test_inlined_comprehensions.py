@@ -61,6 +61,44 @@ def cell(x):
     return made[2], before, inner(), [call() for call in [lambda: n for n in (1, 2)]], n
 
 
+def captured_after(x):
+    """CPython 3.13 loads the cell of the lambda by LOAD_FAST, from the slot that the comprehension has used."""
+    n = 5
+    scaled = [n * x for n in range(3)]
+    return scaled[2], (lambda: n)(), [(lambda: n + m)() for m in [n for n in (1, 2)]], n  # noqa: B023, C416
+
+
+def captured_after_a_break(x):
+    n = 5
+    scaled = [n * x for n in range(int(item(x.sum() * 0)) + 3)]
+    return scaled[2], (lambda: n)(), n
+
+
+def captured_around_breaks(x):
+    """The continuation has a variable of the comprehension in the cell's slot, and the cell on its stack."""
+    n = 5
+    scaled = [[n * m + item(x.sum()) for m in range(2)] for n in (x, x + 1)]
+    return scaled[1][1], (lambda: n)(), n
+
+
+def captured_argument(x):
+    scaled = [x * item(x.sum()) for x in (x, x + 1)]
+    return scaled[1], (lambda: x.sum().item())(), [x for y in (1, 2) for x in (y, y + 1)]  # noqa: C416
+
+
+def captured_by_a_class(x):
+    n = 5
+    scaled = [n * x for n in range(3)]
+
+    class Made:
+        own = n
+
+        def closure(self):
+            return n
+
+    return scaled[1], Made.own, Made().closure()
+
+
 def captured_beside_a_free_variable(x):
     """CPython 3.12 and 3.13 let the comprehension's cell overwrite the closure's."""
     n = 5
@@ -75,7 +113,18 @@ def captured_beside_a_free_variable(x):
     return first[0], first[1:], inner(x)[1:]
 
 
-PROGRAMS = (class_body, free_variable, written_free_variable, cell, captured_beside_a_free_variable)
+PROGRAMS = (
+    class_body,
+    free_variable,
+    written_free_variable,
+    cell,
+    captured_after,
+    captured_after_a_break,
+    captured_around_breaks,
+    captured_argument,
+    captured_by_a_class,
+    captured_beside_a_free_variable,
+)
 
 
 @pytest.mark.parametrize("program", PROGRAMS, ids=lambda f: f.__name__)

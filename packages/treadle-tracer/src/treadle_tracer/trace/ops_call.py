@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from treadle_tracer.bytecode.opcodes import NULL_AFTER_CALLABLE
 from treadle_tracer.class_facts import is_subtype
-from treadle_tracer.errors import Unsupported
+from treadle_tracer.errors import InternalError, Unsupported
 from treadle_tracer.tables import by_name
 from treadle_tracer.trace.op_handler import OpHandler, unsupported
 from treadle_tracer.trace.ops_data import is_iterable, list_to_tuple, unary_positive
@@ -107,6 +107,8 @@ def _make_function(frame: Frame, i: Instruction) -> None:
 def _set_closure(frame: Frame, made: FunctionValue, cells: Value) -> None:
     assert isinstance(cells, TupleValue)
     made.closure = tuple(cell for cell in cells.items if isinstance(cell, CellValue))
+    if len(made.closure) != len(cells.items):
+        raise InternalError("trace", f"the closure of {made.code.co_qualname} holds something other than cells")
 
 
 def _set_annotations(frame: Frame, made: FunctionValue, flat: Value) -> None:

@@ -79,6 +79,7 @@ def _store(frame: Frame, name: str, value: Value) -> None:
         frame.locals.pop(name, None)
     elif isinstance(value, CellValue) and name in frame.cell_names:
         frame.cells[name] = value
+        frame.locals.pop(name, None)  # an inlined comprehension has used the cell's slot for a variable of its own
     else:
         frame.locals[name] = value
 

@@ -248,7 +248,8 @@ def _root_frame(tx: Tracer, frame: treadle_frame.FrameInfo, model: CodeModel, st
     if not root.shows_itself:
         root.watched = WatchedArguments(arguments) or None
     for name in root.program.cells_passed:
-        if name in frame.locals:
+        # An inlined comprehension may have a variable of its own in the slot, and the cell on the stack.
+        if isinstance(frame.locals.get(name), types.CellType):
             source = LocalSource(name)
             root.cells[name] = wrap_cell(tx, frame.locals[name], source, CellContentsSource(source))
             del root.locals[name]
