@@ -314,6 +314,34 @@ def test_autocast() -> None:
     assert_compiled()
 
 
+@pytest.mark.parametrize("backend", ["eager", "aot_eager", "codegen"])
+@pytest.mark.parametrize("whole_step", [False, True])
+def test_steps_under_autocast_use_the_new_weights(backend: str, whole_step: bool) -> None:
+    losses = []
+    for compiled in (False, True):
+        model = nn.Linear(4, 2)
+        for parameter in model.parameters():
+            nn.init.ones_(parameter)
+        optimizer = torch.optim.SGD(model.parameters(), 0.125)
+
+        def loss_of(x: torch.Tensor, model: nn.Module = model) -> torch.Tensor:
+            with torch.autocast("cpu", torch.bfloat16):
+                return model(x).sum()
+
+        forward = treadle.compile(loss_of, backend=backend) if compiled and not whole_step else loss_of
+
+        def step(x: torch.Tensor, forward: Any = forward, optimizer: Any = optimizer) -> torch.Tensor:
+            loss = forward(x)
+            loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            return loss.detach()
+
+        run = treadle.compile(step, backend=backend) if compiled and whole_step else step
+        losses.append([run(torch.ones(n, 4)).item() for n in (3, 4, 5, 3)])
+    assert losses[0] == losses[1]
+
+
 def test_tied_weights_and_a_frozen_backbone() -> None:
     torch.manual_seed(0)
 

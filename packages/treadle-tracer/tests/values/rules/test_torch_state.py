@@ -1,4 +1,4 @@
-"""The default dtype and the kernels of attention, set by compiled functions."""
+"""The default dtype, the kernels of attention and autocast, set by compiled functions."""
 
 from __future__ import annotations
 
@@ -115,3 +115,18 @@ def test_the_dtype_of_the_caller_is_guarded():
         assert (found.dtype, zeros.dtype, torch.get_default_dtype()) == (torch.float64, torch.float32, torch.float32)
     finally:
         torch.set_default_dtype(torch.float32)
+
+
+def test_casts_of_weights_end_with_autocast():
+    """Else a backend that runs graphs in eager, and eager afterwards, use the casts that autocast has kept of older weights."""
+    weight = torch.ones(3, 3, requires_grad=True)
+
+    def program(x):
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            return x @ weight
+
+    fn, _ = compiled(program)
+    for scale, run in ((1.0, fn), (2.0, fn), (3.0, program)):
+        with torch.no_grad():
+            weight.fill_(scale)
+        assert torch.equal(run(torch.ones(2, 3)), torch.full((2, 3), 3 * scale, dtype=torch.bfloat16))

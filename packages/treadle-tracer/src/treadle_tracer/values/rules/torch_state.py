@@ -237,6 +237,12 @@ def _nesting(step: int) -> Apply:
     return run
 
 
+def _clear_casts(tx: TraceContext, args: Args, kwargs: Kwargs) -> Value:
+    """`torch.clear_autocast_cache()`, also in the graph: where eager runs it, it would use the old casts of weights in its next run."""
+    tx.graph.call("call_function", torch.clear_autocast_cache, (), {}, None, tx.stack_trace())
+    return NONE
+
+
 # ---- breaks that a program asks for
 
 
@@ -316,7 +322,7 @@ RULES = (
     *map(_setter, STATE_SETTERS),
     Rule(torch.autocast_increment_nesting, _nesting(1), Effect.WRITES_STATE),
     Rule(torch.autocast_decrement_nesting, _nesting(-1), Effect.WRITES_STATE),
-    always(torch.clear_autocast_cache, NONE),
+    Rule(torch.clear_autocast_cache, _clear_casts, Effect.WRITES_STATE),
     *[breaks(function, "global-state") for function in _LEFT_TO_PYTHON],
     # of modules that the tracer does not import, by name
     always("transformers.utils.import_utils.is_torchdynamo_exporting", FALSE),
