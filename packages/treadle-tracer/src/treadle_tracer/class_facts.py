@@ -169,6 +169,14 @@ def name_in_messages(cls: type) -> str:
     return cls.__name__ if is_plain else f"{cls.__module__}.{cls.__name__}"
 
 
+def name_of_slotted(cls: type) -> str:
+    """A class as the message of an empty slot names it: since 3.13 with its module and the classes around it."""
+    if sys.version_info < (3, 13):
+        return cls.__name__
+    is_plain = cls.__module__ in ("builtins", "__main__")
+    return cls.__qualname__ if is_plain else f"{cls.__module__}.{cls.__qualname__}"
+
+
 def is_made_by_statement(cls: type) -> bool:
     """Whether a class is not one of C's: a static type, or a type of the standard library that C makes on the heap."""
     return cls.__flags__ & (_HEAP_TYPE | _IMMUTABLE_TYPE) == _HEAP_TYPE

@@ -162,6 +162,26 @@ class Slots:
         self.a = a
 
 
+class Outer:
+    class Slotted:
+        __slots__ = ("a",)
+
+        @property
+        def fixed(self):
+            return 1
+
+
+@case(t(3))
+def messages_of_slots_and_properties(x):
+    owner, messages = Outer.Slotted(), []
+    for access in (lambda: owner.a, lambda: setattr(owner, "fixed", 2), lambda: setattr(owner, "b", 2)):
+        try:
+            access()
+        except AttributeError as error:
+            messages.append(str(error))
+    return x + 1, messages
+
+
 @case(t(3))
 def slots(x):
     s = Slots(x)

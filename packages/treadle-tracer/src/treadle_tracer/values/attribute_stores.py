@@ -101,7 +101,7 @@ def _store_through(tx: TraceContext, owner: Owner, raw: Any, name: str, value: V
     setter = lookup(tx, type(raw), "__set__")
     if setter is PROPERTY["__set__"]:
         if raw.fset is None:
-            tx.raise_exception(AttributeError, f"property {name!r} of {owner.cls.__name__!r} object has no setter")
+            tx.raise_exception(AttributeError, f"property {name!r} of {owner.cls.__qualname__!r} object has no setter")
         tx.wrap_known(raw.fset).call(tx, [owner, value], {})
         return
     if not isinstance(setter, types.FunctionType):

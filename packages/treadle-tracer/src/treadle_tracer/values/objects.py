@@ -22,6 +22,7 @@ from treadle_tracer.class_facts import (
     is_subtype,
     is_thread_local,
     name_in_messages,
+    name_of_slotted,
     own_dict,
     partial_dict,
 )
@@ -200,7 +201,7 @@ class ObjectValue(Value):
         """A `__slots__` member or an attribute of a C type."""
         found = self.load_slot(tx, raw, name)
         if found is None:
-            tx.raise_exception(AttributeError, f"{self.cls.__name__!r} object has no attribute {name!r}")
+            tx.raise_exception(AttributeError, f"{name_of_slotted(self.cls)!r} object has no attribute {name!r}")
         return found
 
     def load_slot(self, tx: TraceContext, raw: Any, name: str) -> Value | None:

@@ -19,7 +19,7 @@ from treadle_tracer.values.sequences import ListValue, Sequence, SliceValue, Tup
 from treadle_tracer.values.symbolic_arithmetic import convert, operator_in_graph
 from treadle_tracer.values.tensor import INDEX_TYPES, SymbolicValue, TensorValue, rows_of, shape_of, symbol_at
 from treadle_tracer.values.unbacked import check, is_unbacked, result_name, symbols_of
-from treadle_tracer.values.value import Value
+from treadle_tracer.values.value import Raised, Value
 
 if TYPE_CHECKING:
     from treadle_tracer.values.value import TraceContext
@@ -65,7 +65,7 @@ def read_number(tx: TraceContext, owner: TensorValue) -> Value:
 
 def to_bool(tx: TraceContext, owner: TensorValue) -> Value:
     """`bool(owner)`"""
-    number = item(tx, owner)
+    number = _only_number(tx, owner, None)
     return number if number.python_type() is bool else tx.compare("!=", number, Constant(0))
 
 
@@ -73,12 +73,25 @@ def to_number(tx: TraceContext, owner: TensorValue, cls: type) -> Value:
     """`int(owner)`, `float(owner)`"""
     if cls is complex or owner.fake.is_complex():
         raise Unsupported("data-dependent", f"{cls.__name__}() of {owner.describe()}")
-    number = item(tx, owner)
+    number = _only_number(tx, owner, cls)
     if number.python_type() is cls:
         return number
     if isinstance(number, SymbolicValue):
         return convert(tx, number, cls)
     return tx.fold(cls, [number], {})
+
+
+def _only_number(tx: TraceContext, owner: TensorValue, cls: type | None) -> Value:
+    """`owner.item()` for `cls(owner)`, None for bool, which have errors of their own for a tensor of several elements or of none."""
+    try:
+        return item(tx, owner)
+    except Raised as raised:
+        if not issubclass(raised.value.python_type(), RuntimeError):
+            raise
+    if cls is not None:
+        return tx.raise_exception(ValueError, "only one element tensors can be converted to Python scalars")
+    count = "no values" if 0 in owner.fake.shape else "more than one value"
+    return tx.raise_exception(RuntimeError, f"Boolean value of Tensor with {count} is ambiguous")
 
 
 _MOST_ITEMS = 64
