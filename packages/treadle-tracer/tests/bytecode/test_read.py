@@ -150,3 +150,37 @@ def test_wrong_input():
     beyond = bytes([OPS["LOAD_CONST"].code, 200])
     with pytest.raises(BytecodeError, match="LOAD_CONST 200 at offset 0 of example points at nothing"):
         read(code.replace(co_code=beyond + code.co_code[2:], co_exceptiontable=b""))
+
+
+def _comprehension(x):
+    n = 1
+    return [{m: print(n, m) for m in n} for n in x], lambda: n
+
+
+def _finally(x):
+    try:
+        return print(x)
+    finally:
+        x = 1
+
+
+def _except(x):
+    try:
+        return print(x)
+    except ValueError:
+        x = 1
+
+
+def _with(x):
+    with x as y:
+        return print(y)
+
+
+@pytest.mark.parametrize(
+    ("function", "restores"),
+    [(_comprehension, sys.version_info >= (3, 12)), (_finally, False), (_except, False), (_with, False)],
+)
+def test_handlers_of_inlined_comprehensions(function, restores):
+    model = read(function.__code__)
+    assert [*map(model.only_restores, model.exceptions)] == [restores] * len(model.exceptions)
+    assert model.exceptions or not restores

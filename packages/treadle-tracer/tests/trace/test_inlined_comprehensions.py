@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import traceback
 
 import pytest
 import torch
@@ -149,3 +150,22 @@ def test_a_compiled_closure_that_shares_the_name():
         for x, _ in itertools.product((torch.ones(2), torch.zeros(2)), range(2)):
             mine, own = fn(x), make(n)(x)
             assert torch.equal(mine[0], own[0]) and mine[1:] == own[1:]
+
+
+def fails(x):
+    return x.view(99)
+
+
+def test_an_exception_leaves_a_comprehension_as_it_leaves_python():
+    def program(x):
+        y = x * 2
+        return [[fails(m) for m in (n, y)] for n in (y, x)]
+
+    fn, _ = compiled(program)
+    for size in (2, 2, 3):
+        names = []
+        for run in (program, fn):
+            with pytest.raises(RuntimeError, match="shape") as error:
+                run(torch.ones(size))
+            names.append([frame.name for frame in traceback.extract_tb(error.value.__traceback__)][1:])
+        assert names[0] == names[1]

@@ -8,7 +8,7 @@ Reading and writing
     CodeModel      instructions, exceptions, name, qualname, filename, firstlineno, flags, argcount, posonlyargcount,
                    kwonlyargcount, varnames, cellvars, freevars, consts, names, localsplus; .arguments,
                    .replace(**fields), .handler_at(index) -> ExceptionEntry | None, .converts_stop_iteration(entry),
-                   .ends_delegation(entry)
+                   .ends_delegation(entry), .only_restores(entry)
     Instruction    opname, arg, argval, offset, positions; .op, .target (index or None), .flag_bits, .line; ._replace(...)
     ExceptionEntry start, end (included), target, depth, lasti
     OPS[name] -> Op(name, code, kind: ArgKind, effect, jump_effect, ends, shift, caches; .jumps); stack_effect(op, arg, jump=)

@@ -72,6 +72,9 @@ class Instruction(_Fields):
         return self.positions[0]
 
 
+_RESTORING = frozenset({"SWAP", "POP_TOP", "STORE_FAST", "STORE_FAST_STORE_FAST"})
+
+
 @dataclass(frozen=True, slots=True)
 class ExceptionEntry:
     """Instructions ``start`` … ``end`` (both included) are handled at ``target``.
@@ -143,3 +146,10 @@ class CodeModel:
     def ends_delegation(self, entry: ExceptionEntry) -> bool:
         """Whether the handler is that of a `yield from` since 3.12: it takes the StopIteration of a thrown-into iterator as its result."""
         return self.instructions[entry.target].opname == "CLEANUP_THROW"
+
+    def only_restores(self, entry: ExceptionEntry) -> bool:
+        """Whether the handler is that of an inlined comprehension: it restores the function's variables and raises again (PEP 709)."""
+        for instruction in self.instructions[entry.target :]:
+            if instruction.opname not in _RESTORING:
+                return instruction.opname == "RERAISE"
+        return False

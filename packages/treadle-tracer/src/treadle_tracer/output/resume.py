@@ -116,8 +116,12 @@ class Break:
         return found
 
     def _handler(self, frame: int) -> Any:
+        """The handler of the frame that an exception goes to; none if nothing but the frame's variables depends on it."""
         place = self.frames[frame]
-        return place.model.handler_at(place.index)
+        entry = found = place.model.handler_at(place.index)
+        while entry is not None and place.model.only_restores(entry):
+            entry = place.model.handler_at(entry.target)
+        return None if entry is None else found
 
     def _exception_exit(self) -> Exit | None:
         if self.catching < 0:
