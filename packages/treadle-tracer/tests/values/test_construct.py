@@ -90,6 +90,13 @@ def test_partials_are_flattened():
     assert isinstance(outer.container, PartialValue) and [arg.constant() for arg in outer.container.args] == [1, 2]
 
 
+def test_a_partial_of_something_that_cannot_be_called():
+    tx = tracer()
+    with pytest.raises(Raised) as error:
+        construct(tx, ClassValue(functools.partial), [Constant(3)], {})
+    assert error.value.value.python_type() is TypeError
+
+
 def test_methods_bound_to_classes():
     tx = tracer()
     made = method_of_class(tx, ClassValue(dict), "fromkeys", [TupleValue([Constant("a")])], {})

@@ -36,7 +36,7 @@ from treadle_tracer.values import numpy_numbers, tensor_numbers
 from treadle_tracer.values.arity import why_not_callable_with
 from treadle_tracer.values.arrays import ArrayValue
 from treadle_tracer.values.base import FALSE, NONE, Constant, boolean
-from treadle_tracer.values.class_lookup import MISSING, find_in_mro, is_named_tuple, lookup
+from treadle_tracer.values.class_lookup import MISSING, find_in_mro, has_special, is_named_tuple, lookup
 from treadle_tracer.values.constant_objects import (
     IMMUTABLE_BASES,
     MadeConstantObject,
@@ -350,6 +350,8 @@ def _new_partial(tx: TraceContext, cls: type, args: list[Value], kwargs: dict[st
     if not args:
         tx.raise_exception(TypeError, "type 'partial' takes at least one argument")
     function, *bound = args
+    if not has_special(tx, function.python_type(), "__call__"):
+        tx.raise_exception(TypeError, "the first argument must be callable")
     part = _part_to_take_over(tx, function)
     if part is not None:
         bound, kwargs, function = [*part.args, *bound], {**part.keywords, **kwargs}, part.function
