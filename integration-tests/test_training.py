@@ -342,6 +342,24 @@ def test_steps_under_autocast_use_the_new_weights(backend: str, whole_step: bool
     assert losses[0] == losses[1]
 
 
+def test_autocast_in_a_branch_of_cond_uses_the_new_weights() -> None:
+    """Graphs with control flow that is decided as they run are run in eager."""
+    weight = torch.ones(4, 4, requires_grad=True)
+
+    def cast(x: torch.Tensor) -> torch.Tensor:
+        with torch.autocast("cpu", torch.bfloat16):
+            return (x @ weight).float()
+
+    def program(x: torch.Tensor) -> torch.Tensor:
+        return torch.cond(x.sum() > 0, cast, lambda x: x @ weight, (x,))
+
+    compiled = treadle.compile(program)
+    for scale in (1.0, 2.0, 3.0):
+        with torch.no_grad():
+            weight.fill_(scale)
+        assert torch.equal(compiled(torch.ones(2, 4)), torch.full((2, 4), 4 * scale))
+
+
 def test_tied_weights_and_a_frozen_backbone() -> None:
     torch.manual_seed(0)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from compile_runs import compiled
+from compile_runs import compiled, item
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 attend = torch.nn.functional.scaled_dot_product_attention
@@ -117,13 +117,17 @@ def test_the_dtype_of_the_caller_is_guarded():
         torch.set_default_dtype(torch.float32)
 
 
-def test_casts_of_weights_end_with_autocast():
+@pytest.mark.parametrize("broken", [False, True])
+def test_casts_of_weights_end_with_autocast(broken):
     """Else a backend that runs graphs in eager, and eager afterwards, use the casts that autocast has kept of older weights."""
     weight = torch.ones(3, 3, requires_grad=True)
 
     def program(x):
         with torch.autocast("cpu", dtype=torch.bfloat16):
-            return x @ weight
+            y = x @ weight
+            if broken:
+                item(y.sum())  # breaks the graph
+            return y + 0 * (x @ weight)
 
     fn, _ = compiled(program)
     for scale, run in ((1.0, fn), (2.0, fn), (3.0, program)):
