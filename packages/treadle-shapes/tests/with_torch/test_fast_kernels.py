@@ -52,6 +52,19 @@ def test_layer_norm(shape):
     assert not env.guards
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.int64, torch.bool])
+@pytest.mark.parametrize("base", [2, 2.5])
+def test_powers_of_numbers_are_row_major(base, dtype):
+    x, env = torch.ones(6, 8, dtype=dtype).t(), ShapeEnv()
+    mode = fake_mode(shape_env=fake_shape_env(env))
+    n = env.create_symbol(8, "n")
+    fake = fake_tensor(mode, x, (n, None))
+    with mode:
+        got = torch.pow(base, fake)
+    want = torch.pow(base, x)
+    assert (got.dtype, [evaluate(expr_of(k), {n: 8}) for k in got.stride()]) == (want.dtype, [*want.stride()])
+
+
 def test_pytorchs_own_environment_keeps_its_way():
     pytest.importorskip("torch.fx.experimental.symbolic_shapes")
     from torch.fx.experimental.symbolic_shapes import ShapeEnv as Theirs

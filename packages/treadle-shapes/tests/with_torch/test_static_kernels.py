@@ -231,6 +231,23 @@ def test_what_repeats_with_other_sizes_is_not_asked_again(monkeypatch: pytest.Mo
     assert asked == [aten.mul.Tensor, aten.exp_.default]
 
 
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x: x.masked_fill(x > 1, 2.0),
+        lambda x: x.masked_fill(x > 1, torch.tensor(2.0)),
+        lambda x: torch.mvlgamma(x, 2),
+        lambda x: 2**x,
+    ],
+)
+def test_results_in_another_layout_than_the_tensors(function: Callable[..., Any]) -> None:
+    for make in (lambda: torch.ones(4, 5), lambda: torch.ones(5, 4).t(), lambda: torch.ones(4, 5)):
+        x, mode = make(), fake_mode()
+        with mode:
+            found = function(fake_like(mode, x))
+        assert found.stride() == function(x).stride()
+
+
 def test_what_is_refused_in_place_is_refused_again() -> None:
     for _ in range(2):
         check(aten.bitwise_and_.Tensor, [torch.ones(2, 3), torch.ones(2, 3)])

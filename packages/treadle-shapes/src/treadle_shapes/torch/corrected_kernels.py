@@ -332,7 +332,7 @@ def _iterated(mode: Any, func: Any, *args: Any, **kwargs: Any) -> Any:
 
 def _power_of_number(mode: Any, func: Any, base: Any, exponent: torch.Tensor) -> Any:
     if not _is_static(exponent) or exponent.stride() == make_contiguous_strides_for(exponent.shape):
-        return NotImplemented
+        return NotImplemented  # of symbolic sizes `fast_kernels` has it
     with mode:
         return func(base, torch.empty(exponent.shape, dtype=exponent.dtype, device=exponent.device))
 

@@ -125,6 +125,10 @@ def _entry(found: torch.Tensor, first: torch.Tensor) -> Any:
 
 # -- pointwise ---------------------------------------------------------------------------------------------------------
 
+# The results of the first are row-major whatever the tensor is (aten/src/ATen/native/Pow.cpp, TensorAdvancedIndexing.cpp), that of the last
+# comes from operators on a tensor with one more dimension.
+_IN_OTHER_LAYOUTS = (aten.pow.Scalar, aten.masked_fill.Scalar, aten.masked_fill.Tensor, aten.mvlgamma.default)
+
 
 @functools.cache
 def _is_pointwise(func: Any) -> bool:
@@ -132,8 +136,8 @@ def _is_pointwise(func: Any) -> bool:
     record = operator(func)
     if record is None or record.kind is not Kind.POINTWISE or record.is_random or record.fake_kernel is not None:
         return False
-    if record.fake_correction == "layouts of powers":
-        return False  # the result has another layout than the tensor
+    if func in _IN_OTHER_LAYOUTS:
+        return False
     if (record.writes or record.aliases) and not func._schema.is_mutable:
         return False
     returns = func._schema.returns
