@@ -10,9 +10,12 @@ views: nothing that a fake call does depends on it, and plain tensors are made i
 
 from __future__ import annotations
 
+from operator import getitem
+
 import torch
 from torch import fx
 
+from treadle_shapes.torch.function_transforms import unwrapped
 from treadle_shapes.torch.operators import operator
 
 
@@ -24,11 +27,13 @@ def is_made_without_gradients(node: fx.Node) -> bool:
     value = node.meta.get("example_value")
     while (found := _viewed(node, value)) is not None:
         argument, given = found
-        if given is not value:  # else it is one of several, or is written to and returned
-            if not value._is_view() and _is_detaching(node):
-                return False
-            if _is_made_in_no_grad(value) or not _is_recorded(node):
-                return True
+        if given is value:  # one of several, or what is written to and returned
+            if node.target is not getitem and operator(node.target) is None:
+                return False  # the result of a function with a derivative of its own, whatever its body has made it of
+        elif not value._is_view() and _is_detaching(node):
+            return False
+        elif _is_made_in_no_grad(value) or not _is_recorded(node):
+            return True
         node, value = argument, given
     return False
 
@@ -40,16 +45,25 @@ def _is_made_in_no_grad(value: torch.Tensor) -> bool:
 
 def _viewed(node: fx.Node, value: object) -> tuple[fx.Node, torch.Tensor] | None:
     """The argument whose memory a result of the node has, with its value, which may be among several."""
-    if not isinstance(value, torch.Tensor) or value.layout is not torch.strided:
+    memory = _memory(value)
+    if memory is None:
         return None
-    memory = value.untyped_storage()._cdata
     for argument in node.all_input_nodes:
         given = argument.meta.get("example_value")
         for tensor in given if isinstance(given, (tuple, list)) else (given,):
-            if isinstance(tensor, torch.Tensor) and tensor.layout is torch.strided:
-                if tensor is value or tensor.untyped_storage()._cdata == memory:
-                    return argument, tensor
+            if tensor is value or _memory(tensor) == memory:
+                return argument, tensor
     return None
+
+
+def _memory(value: object) -> int | None:
+    """Equal for tensors that share memory; None for all else, and for tensors that have none of their own (sparse ones)."""
+    if not isinstance(value, torch.Tensor) or value.layout is not torch.strided:
+        return None
+    try:
+        return unwrapped(value).untyped_storage()._cdata
+    except (NotImplementedError, RuntimeError):
+        return None
 
 
 def _is_detaching(node: fx.Node) -> bool:
