@@ -290,12 +290,9 @@ def with_unrecorded(described: Sequence[OutputDescription], results: Any) -> tup
 
     results: as above.
     """
-    if (
-        isinstance(results, fx.Node) or not torch.is_grad_enabled()
-    ):  # else they are off where the views are rebuilt, too
-        return tuple(described)
-    pairs = zip(described, results, strict=True)
-    return tuple([_as_recorded(output, result) for output, result in pairs])  # fmt: skip
+    if isinstance(results, fx.Node) or not torch.is_grad_enabled():
+        return tuple(described)  # gradients that are off at the end are off where views are rebuilt, too
+    return tuple([_as_recorded(output, result) for output, result in zip(described, results, strict=True)])
 
 
 def _as_recorded(output: OutputDescription, node: Any) -> OutputDescription:
@@ -307,7 +304,7 @@ def _as_recorded(output: OutputDescription, node: Any) -> OutputDescription:
         return UnrecordedOutput(output.position) if has_none else output
     if not isinstance(output, (ViewOfInput, ViewOfFresh)):
         return output
-    if output.detached is not None or output.relation not in _RECORDED or not is_made_without_gradients(node):
+    if output.detached is not None or output.relation not in _VIEWS or not is_made_without_gradients(node):
         return output
     if output.relation is Relation.ONE_OF_SEVERAL:
         if value.requires_grad:
@@ -317,7 +314,7 @@ def _as_recorded(output: OutputDescription, node: Any) -> OutputDescription:
     return replace(output, relation=Relation.UNRECORDED_OF_HISTORY if is_history_elsewhere else Relation.UNRECORDED)
 
 
-_RECORDED = (Relation.VIEW, Relation.UNRECORDED, Relation.ONE_OF_SEVERAL)
+_VIEWS = (Relation.VIEW, Relation.UNRECORDED, Relation.ONE_OF_SEVERAL)
 
 
 def has_node(tensor: torch.Tensor) -> bool:

@@ -19,7 +19,7 @@ import torch
 from torch import fx
 
 from treadle_shapes import ShapesError
-from treadle_shapes.torch import fake_like, operator, undisturbed
+from treadle_shapes.torch import fake_like, is_made_in_no_grad, operator, undisturbed
 
 from .asserts import hoist_asserts
 from .contract import (
@@ -274,10 +274,7 @@ def _has_history_of_base(value: torch.Tensor) -> bool:
     it is a view, made with gradients on, of a view that was made with gradients off."""
     if not value._is_view():
         return False
-    return torch._C._autograd._get_creation_meta(value) != _MADE_WITHOUT_GRADIENTS or grad_fn_of(value) is None
-
-
-_MADE_WITHOUT_GRADIENTS = torch._C._autograd.CreationMeta.NO_GRAD_MODE
+    return not is_made_in_no_grad(value) or grad_fn_of(value) is None
 
 
 def why_not_differentiable_twice(values: Sequence[Any]) -> str | None:

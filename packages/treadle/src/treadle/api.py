@@ -67,7 +67,7 @@ def compile(  # noqa: A001 (the name users expect)
     fn_or_module: a function, bound method, `torch.nn.Module` or other callable. For a module, the result is a module that shares all
         state with it.
     fullgraph: True raises `treadle_tracer.Unsupported` if the function does not fit in one graph, instead of breaking the graph.
-        What the function raises itself passes.
+        Exceptions that the function raises itself pass.
     dynamic: None makes sizes symbolic that change between calls, True all sizes from the first call on, False none.
     backend: "codegen" (fused kernels), "eager", "aot_eager", a name registered under the entry-point group ``treadle.backends``, a
         backend of torch.compile such as "inductor", or a callable ``(graph_module, example_inputs) -> callable``.

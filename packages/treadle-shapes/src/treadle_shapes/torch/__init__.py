@@ -72,7 +72,7 @@ from treadle_shapes.torch.shape_env import (
 )
 from treadle_shapes.torch.size_oblivious import answer_size_obliviously, run_for_metadata
 from treadle_shapes.torch.static_calls import fake_call_settings, fake_calls, static_call_key
-from treadle_shapes.torch.unrecorded_views import is_made_without_gradients
+from treadle_shapes.torch.unrecorded_views import is_made_in_no_grad, is_made_without_gradients
 from treadle_shapes.torch.version_counters import share_version_counter
 
 __all__ = [
@@ -122,6 +122,7 @@ __all__ = [
     "register_fake",
     "run_for_metadata",
     "save_fake_calls",
+    "is_made_in_no_grad",
     "is_made_without_gradients",
     "share_version_counter",
     "sym_float",

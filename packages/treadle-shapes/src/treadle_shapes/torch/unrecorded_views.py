@@ -32,13 +32,14 @@ def is_made_without_gradients(node: fx.Node) -> bool:
                 return False  # the result of a function with a derivative of its own, whatever its body has made it of
         elif not value._is_view() and _is_detaching(node):
             return False
-        elif _is_made_in_no_grad(value) or not _is_recorded(node):
+        elif is_made_in_no_grad(value) or not _is_recorded(node):
             return True
         node, value = argument, given
     return False
 
 
-def _is_made_in_no_grad(value: torch.Tensor) -> bool:
+def is_made_in_no_grad(value: torch.Tensor) -> bool:
+    """Whether autograd has marked a tensor as a view that was made with gradients off, or as a view of one."""
     meta = torch._C._autograd
     return value._is_view() and meta._get_creation_meta(value) == meta.CreationMeta.NO_GRAD_MODE
 
@@ -83,4 +84,4 @@ def _is_recorded(node: fx.Node) -> bool:
     return not next(changes, False)  # what the first of them changes
 
 
-__all__ = ["is_made_without_gradients"]
+__all__ = ["is_made_in_no_grad", "is_made_without_gradients"]

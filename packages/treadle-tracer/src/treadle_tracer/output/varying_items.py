@@ -19,9 +19,8 @@ from ..source import Source, path_key
 from .call_changes import follow
 from .recompile_reasons import failing_checks
 
-Place = tuple[
-    Any, ...
-]  # the key of a path with `_ANY` for one index; with `_LENGTH` behind it, the length of what is there
+# The key of a path with `_ANY` for one index; with `_LENGTH` behind it, the length of what is there.
+Place = tuple[Any, ...]
 _ANY, _LENGTH = "any item", "length"
 _ITEMS = ("list_item", "tuple_item")
 _ASKS = ("CALL", "UNPACK_SEQUENCE")  # what Python can do in place of the trace, and is done once

@@ -81,8 +81,11 @@ def _question_of(node: fx.Node) -> tuple[fx.Node | None, bool]:
     if name in _NEGATIONS:
         mask, truth = _question_of(asked)
         return mask, not truth
-    truths = _COMPARISONS.get((name, node.args[1])) if len(node.args) == 2 and type(node.args[1]) is int else None
-    return (None, True) if truths is None else (_question_of(asked)[0], truths)
+    holds = _COMPARISONS.get((name, node.args[1])) if len(node.args) == 2 and type(node.args[1]) is int else None
+    if holds is None:
+        return None, True
+    mask, truth = _question_of(asked)
+    return mask, holds is truth
 
 
 _COUNTS = frozenset({"any", "sum", "count_nonzero"})

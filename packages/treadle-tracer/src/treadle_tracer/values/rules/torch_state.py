@@ -232,9 +232,8 @@ def _setter(setter: Any) -> Rule:
 def _nesting(step: int) -> Apply:
     def run(tx: TraceContext, args: Args, kwargs: Kwargs) -> Value:
         tx.autocast_nesting += step
-        return Constant(
-            max(tx.autocast_nesting, 0)
-        )  # a continuation leaves what an earlier part of the function has entered
+        # A continuation leaves what an earlier part of the function has entered.
+        return Constant(max(tx.autocast_nesting, 0))
 
     return run
 
