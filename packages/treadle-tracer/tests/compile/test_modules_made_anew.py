@@ -145,6 +145,28 @@ def test_modules_that_the_function_makes_are_compiled_once():
     assert not any("found a" in str(reason) for _, reason in said.recompiles)
 
 
+def test_submodules_of_a_class_that_the_function_makes_stay_constants():
+    class Layers(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.first, self.last = nn.ModuleList([Layer(), Layer(), Layer()]), nn.ModuleList([Layer(), Layer()])
+
+        def forward(self, x):
+            for layer in self.first[:2]:  # a slice is a ModuleList made anew
+                x = layer(x)
+            for layer in self.last:
+                x = layer(x)
+            return x
+
+    module = Layers()
+    fast, said = compiled(module.forward)
+    for _ in range(3):
+        x = torch.randn(3, 4)
+        torch.testing.assert_close(fast(x), module(x))
+    assert len(said.graphs) == 1
+    assert not [node for node in said.graphs[0].graph.nodes if node.op == "placeholder" and "weight" in node.name]
+
+
 def test_a_module_made_anew_around_one_that_stays():
     inner = Layer()
     fast, said = compiled(call)

@@ -515,7 +515,7 @@ def _plain_equality_is_enough(constant: Any) -> bool:
     """Whether the op `equals` distinguishes this constant from every other: it compares types, bits of floats, and tuples item by item."""
     if issubclass(type(constant), tuple):
         return all(map(_plain_equality_is_enough, constant))
-    return not issubclass(type(constant), (complex, frozenset, slice))
+    return not issubclass(type(constant), (complex, frozenset, slice, range))
 
 
 class _IdenticalConstant(GuardCallable):
@@ -541,6 +541,6 @@ def _constant_key(value: Any) -> Any:
         return (kind, *map(_constant_key, value))
     if kind is frozenset:
         return (kind, frozenset(map(_constant_key, value)))
-    if kind is slice:
+    if kind is slice or kind is range:
         return (kind, *map(_constant_key, (value.start, value.stop, value.step)))
     return (kind, value)

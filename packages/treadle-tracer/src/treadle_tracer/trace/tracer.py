@@ -51,6 +51,7 @@ from treadle_tracer.values import (
     outside_decisions,
     protocol,
     random_generators,
+    symbolic_elements,
     tensor_methods,
     torch_calls,
     unbacked,
@@ -219,6 +220,7 @@ class Tracer:
     run_in_graph = torch_calls.run_in_graph
     tensor_method = tensor_methods.tensor_method
     tensor_item = tensor_methods.get_item
+    number_of_sizes = symbolic_elements.number_of_sizes
     store_tensor_item = tensor_methods.set_item
     numpy_call = array_functions.call_function
     array_attribute = array_methods.attribute

@@ -65,6 +65,7 @@ from treadle_tracer.values.sequences import ListValue, TupleValue, make_slice
 from treadle_tracer.values.sets import SetValue, copy_set, is_plain_dict
 from treadle_tracer.values.shadows import MadeDescriptor, descriptor_parts, register
 from treadle_tracer.values.subclasses import subclasses_of
+from treadle_tracer.values.symbolic_ranges import new_range
 from treadle_tracer.values.tensor import SymbolicValue
 from treadle_tracer.values.tensor_construction import (
     new_buffer,
@@ -315,7 +316,8 @@ def _new_slice(tx: TraceContext, args: list[Value], kwargs: dict[str, Value]) ->
 
 
 def _new_range(tx: TraceContext, args: list[Value], kwargs: dict[str, Value]) -> Value:
-    return tx.fold(range, [Constant(arg.as_index(tx)) for arg in args], kwargs)
+    found = None if kwargs else new_range(tx, args)
+    return tx.fold(range, [Constant(arg.as_index(tx)) for arg in args], kwargs) if found is None else found
 
 
 def _new_super(tx: TraceContext, args: list[Value], kwargs: dict[str, Value]) -> Value:

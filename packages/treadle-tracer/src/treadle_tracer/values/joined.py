@@ -62,6 +62,8 @@ def symbolic_bool(tx: TraceContext, condition: Any) -> Constant:
 
 def undecided_truth(tx: TraceContext, value: Value) -> SymbolicBool | None:
     """`bool(value)` of an undecided bool, or of a symbolic int with a hint. None for every other value, and where facts decide it."""
+    if type(value) is TensorValue and not tx.modes.ask:
+        value = tx.number_of_sizes(value) or value
     if isinstance(value, SymbolicBool):
         return value
     if not isinstance(value, SymbolicValue) or value.python_type() is not int:

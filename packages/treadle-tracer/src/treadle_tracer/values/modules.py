@@ -71,6 +71,12 @@ def _is_written(tx: TraceContext, module: ModuleValue, name: str) -> bool:
     return tx.mutations.load_attr(module, name) is not None or _is_changed(tx, module.obj.__dict__.get(name))
 
 
+def is_submodule(source: Source) -> bool:
+    """Whether a module at this source is one that another module registers: it stays as long as that one, as a rule."""
+    members = source.base
+    return isinstance(members, InstanceDictSource) and members.key == "_modules"
+
+
 def _wrap_member(tx: TraceContext, obj: Any, source: Source) -> Value:
     """A parameter or buffer in a module's dict."""
     if not isinstance(obj, torch.Tensor) or id(obj) in tx.wrapped or is_subclassed(obj) or is_dispatched(obj):

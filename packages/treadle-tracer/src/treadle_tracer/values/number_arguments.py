@@ -15,6 +15,7 @@ from treadle_tracer.values.base import Constant, LazyValue
 from treadle_tracer.values.known_elements import number_in
 from treadle_tracer.values.outside_decisions import index_of_buffers
 from treadle_tracer.values.sequences import ListValue, Sequence, TupleValue
+from treadle_tracer.values.symbolic_elements import number_of_sizes
 from treadle_tracer.values.tensor import INDEX_TYPES, TensorValue, symbol_at
 
 if TYPE_CHECKING:
@@ -54,8 +55,17 @@ def _known(tx: TraceContext, value: Value, dtypes: frozenset[torch.dtype]) -> Va
     if isinstance(number, torch.fx.Node):
         return symbol_at(number)
     if number is None and value.fake.dtype in _INT:
-        number = index_of_buffers(tx, value)
+        return known_index(tx, value) or value
     return value if number is None else Constant(number)
+
+
+def known_index(tx: TraceContext, value: TensorValue) -> Value | None:
+    """The integer of a tensor without dimensions that follows from sizes, constants and buffers of modules."""
+    found = number_of_sizes(tx, value)
+    if found is not None and found.python_type() is int:
+        return found
+    number = index_of_buffers(tx, value)
+    return None if number is None else Constant(number)
 
 
 def schemas_of(operation: str) -> list[Any]:

@@ -54,7 +54,12 @@ def index_of_tensor(tx: TraceContext, value: Any) -> int | None:
     """`operator.index(value)` of a TensorValue with one element, guarded; None where it cannot be decided now."""
     if not _has_few_numbers(value.fake) or value.fake.numel() != 1:
         return None
-    return _decided(tx, [value.node(tx)], operator.index)
+    return decided_index(tx, value.node(tx))
+
+
+def decided_index(tx: TraceContext, node: fx.Node) -> int | None:
+    """`operator.index` of the tensor that a node gives, guarded; None where it cannot be decided now."""
+    return _decided(tx, [node], operator.index)  # type: ignore[no-any-return]
 
 
 def index_of_buffers(tx: TraceContext, value: Any) -> int | None:

@@ -36,10 +36,11 @@ from treadle_tracer.values.objects import ObjectValue
 from treadle_tracer.values.originals import replaced_method
 from treadle_tracer.values.outside_identity import IdentityNumber, OutsideIdentityNumber
 from treadle_tracer.values.ragged_lengths import RaggedLength
-from treadle_tracer.values.sequences import ListValue, TupleValue, compare_sequences
+from treadle_tracer.values.sequences import ListValue, TupleValue, compare_sequences, parts_of_slice
 from treadle_tracer.values.sets import SetValue, entries_of
 from treadle_tracer.values.stand_ins import is_of_program, result_type
 from treadle_tracer.values.symbolic_arithmetic import counted, operator_in_graph
+from treadle_tracer.values.symbolic_ranges import SymbolicRange
 from treadle_tracer.values.tensor import SymbolicValue, TensorValue
 from treadle_tracer.values.text import percent_format
 from treadle_tracer.values.value import NotConstant, Raised, Value, call_special
@@ -379,6 +380,7 @@ def not_(tx: TraceContext, a: Value) -> Value:
 def compare(tx: TraceContext, text: str, a: Value, b: Value) -> Value:
     """`a <text> b` for the six comparisons."""
     function, forward, backward = COMPARE[text]
+    a, b = (x.fixed(tx) if isinstance(x, SymbolicRange) else x for x in (a, b))
     if isinstance(a, _ARRAYS) or isinstance(b, _ARRAYS):
         return array_methods.binary(tx, text, a, b)
     if isinstance(a, RaggedLength) or isinstance(b, RaggedLength):
@@ -432,6 +434,10 @@ def _compare_natives(tx: TraceContext, a: Value, b: Value, forward: str, backwar
 
 def _compare_contents(tx: TraceContext, text: str, a: Value, b: Value) -> Value | None:
     """Comparison of two built-in containers of one kind, or instances of their subclasses; None where their types do not compare."""
+    if (
+        a.python_type() is b.python_type() is slice
+    ):  # as tuples of their parts (Objects/sliceobject.c, slice_richcompare)
+        return compare_sequences(tx, text, parts_of_slice(a), parts_of_slice(b))
     left, right = (x.container if isinstance(x, ObjectValue) and x.container is not None else x for x in (a, b))
     both_lists = isinstance(left, ListValue) and isinstance(right, ListValue) and left.cls is right.cls
     if both_lists or (isinstance(left, TupleValue) and isinstance(right, TupleValue)):

@@ -530,6 +530,14 @@ class SliceValue(Value):
         cg.cb.call(3)
 
 
+def parts_of_slice(value: Value) -> TupleValue:
+    """`(value.start, value.stop, value.step)` of a slice."""
+    if isinstance(value, SliceValue):
+        return TupleValue(list(value.parts))
+    found = value.constant()
+    return TupleValue([Constant(part) for part in (found.start, found.stop, found.step)])
+
+
 def _is_none(value: Value) -> bool:
     return value.is_constant() and value.constant() is None
 

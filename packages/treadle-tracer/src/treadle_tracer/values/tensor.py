@@ -183,6 +183,9 @@ class TensorValue(Value):
         known = known_number(tx, self.known_node)
         if known is not None:
             return bool(known)
+        number = tx.number_of_sizes(self)
+        if number is not None:
+            return number.truth(tx)
         decided = truth_of_tensor(tx, self)
         if decided is not None:
             return decided

@@ -14,6 +14,7 @@ from treadle_tracer.errors import Unsupported
 from treadle_tracer.values.arrays import ArrayValue
 from treadle_tracer.values.base import Constant, is_none
 from treadle_tracer.values.known_elements import constant_elements, known_number, number_in
+from treadle_tracer.values.number_arguments import known_index
 from treadle_tracer.values.outside_decisions import number_of
 from treadle_tracer.values.sequences import ListValue, Sequence, SliceValue, TupleValue, make_slice
 from treadle_tracer.values.symbolic_arithmetic import convert, operator_in_graph
@@ -225,13 +226,15 @@ def _index_of_array(tx: TraceContext, key: ArrayValue) -> Value:
 
 
 def _known_bound(tx: TraceContext, part: Value) -> Value:
-    """A number in place of an integer tensor that follows from constants."""
+    """A number in place of an integer tensor that follows from constants, sizes and buffers."""
     if not isinstance(part, TensorValue) or part.fake.is_floating_point() or part.fake.is_complex():
         return part
     known = number_in(tx, part.known_node)
     if isinstance(known, fx.Node):
         return symbol_at(known)
-    return part if known is None else Constant(operator.index(known))
+    if known is not None:
+        return Constant(operator.index(known))
+    return part if part.fake.dim() else known_index(tx, part) or part
 
 
 def _without_tensors(tx: TraceContext, key: Value) -> Value:

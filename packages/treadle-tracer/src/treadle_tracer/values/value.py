@@ -588,6 +588,10 @@ class TraceContext(LooksUp, Protocol):
         """`owner.name(*args, **kwargs)` of a tensor."""
         ...
 
+    def number_of_sizes(self, value: Any) -> Value | None:
+        """The integer or truth of a tensor without dimensions that follows from dynamic sizes; None for any other."""
+        ...
+
     def tensor_item(self, owner: Any, key: Value) -> Value:
         """`owner[key]` of a tensor."""
         ...

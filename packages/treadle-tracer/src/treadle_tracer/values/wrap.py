@@ -66,7 +66,7 @@ from treadle_tracer.values.growing import OutsideList, OutsideTuple
 from treadle_tracer.values.jagged_tensors import is_jagged, wrap_jagged
 from treadle_tracer.values.mapping_proxy import wrap_mapping_proxy
 from treadle_tracer.values.mappings import VIEW_TYPES, DictValue, DictView
-from treadle_tracer.values.modules import ModuleValue
+from treadle_tracer.values.modules import ModuleValue, is_submodule
 from treadle_tracer.values.numpy_numbers import NumpyNumber, wrap_numpy_number
 from treadle_tracer.values.numpy_random import RandomFunction, is_generator, is_random_function, wrap_numpy_generator
 from treadle_tracer.values.objects import ObjectValue
@@ -340,7 +340,7 @@ def _set(tx: TraceContext, obj: Any, source: Source) -> Value:
 def _nn_module(tx: TraceContext, obj: torch.nn.Module, source: Source) -> Value:
     if isinstance(obj, torch.jit.ScriptModule):
         raise Unsupported("script-module", source.text)
-    if id(type(obj)) in tx.symbols.dynamic.made:
+    if id(type(obj)) in tx.symbols.dynamic.made and not is_submodule(source):
         tx.symbols.dynamic.modules.add(source)
     made = ModuleValue(type(obj), obj, source)
     made.rely_on_identity(tx)
