@@ -16,6 +16,7 @@ from compiled_modules import compile_module
 from torch import nn
 
 from treadle_codegen import CodegenOptions, CompiledGraph, compile_graph
+from treadle_codegen.targets.cpp.packs_at_sizes import PacksAtSizes
 from treadle_shapes import ShapeEnv
 from treadle_shapes.torch import fake_mode, fake_shape_env, fake_tensor, symbolic_dispatch
 
@@ -394,3 +395,53 @@ def test_symbolic_rows_volumes_and_transposed_convolutions(name: str, tmp_path: 
         expected, (actual,) = module(y), compiled(*state, y)
         torch.testing.assert_close(actual, expected, rtol=1e-4, atol=1e-4 * expected.abs().max().item())
         assert batch == 1 or actual.stride() == expected.stride()
+
+
+@torch.no_grad()
+@pytest.mark.parametrize(
+    ("layer", "shape", "dim"),
+    [
+        (lambda: nn.Conv1d(512, 512, 4, stride=2), (1, 512, 12), 2),
+        (lambda: nn.Conv2d(128, 128, 7, padding=3), (2, 128, 7, 7), 3),
+        (lambda: nn.ConvTranspose1d(128, 64, 8, stride=4), (1, 128, 12), 2),
+    ],
+    ids=["row", "image", "transposed"],
+)
+def test_each_size_gets_the_layout_that_onednn_wants(
+    layer: Callable[[], nn.Module], shape: tuple[int, ...], dim: int, tmp_path: Path
+) -> None:
+    """With the layout for another size, oneDNN may compute without vectors: what it takes for a size must be what it would choose."""
+    torch.manual_seed(3)
+    module, x = nn.Sequential(nn.Tanh(), layer(), nn.Tanh()).eval(), torch.randn(shape)
+    gm, state, _ = dynamic_graph(module, x, (dim,))
+    compiled = compile_graph(gm, [*state, x], options=CodegenOptions(cache_dir=tmp_path, threads=1, verify=True))
+    used: list[tuple[torch.Tensor, torch.Tensor]] = []
+    at = PacksAtSizes.at
+
+    def recorded(packs: PacksAtSizes, size: tuple[int, ...]) -> torch.Tensor:
+        found = at(packs, size)
+        used.append((found, packs._pack(packs._weight, *packs._geometry, list(size))))
+        return found
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(PacksAtSizes, "at", recorded)
+        for size in (shape[dim], 28, 60, 200, 28):
+            y = torch.randn([size if d == dim else n for d, n in enumerate(shape)])
+            expected, (actual,) = module(y), compiled(*state, y)
+            torch.testing.assert_close(actual, expected, rtol=1e-4, atol=1e-4)
+    assert len(used) == 6  # the first one before the calls
+    layout_of = torch.ops.mkldnn._get_mkldnn_serialized_md
+    assert all(torch.equal(layout_of(found), layout_of(wanted)) for found, wanted in used)
+    assert used[2][0] is used[5][0]
+
+
+@torch.no_grad()
+def test_packs_for_other_sizes_follow_changed_parameters(tmp_path: Path) -> None:
+    module, x = nn.Sequential(nn.Conv1d(64, 64, 4, stride=2), nn.Tanh()).eval(), torch.randn(1, 64, 40)
+    gm, state, _ = dynamic_graph(module, x, (2,))
+    compiled = compile_graph(gm, [*state, x], options=CodegenOptions(cache_dir=tmp_path, threads=1, verify=True))
+    for _ in range(3):
+        for size in (40, 200, 1000):
+            y = torch.randn(1, 64, size)
+            torch.testing.assert_close(compiled(*state, y)[0], module(y), rtol=1e-4, atol=1e-4)
+        module[0].weight.data.mul_(-0.5)

@@ -11,7 +11,6 @@ then. That holds for numbers below a limit, which is guarded.
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, Union
 

@@ -34,6 +34,7 @@ from treadle_codegen.rewrite.relayout import (
 )
 from treadle_codegen.rewrite.static import static_nodes
 from treadle_codegen.targets.cpp.packing_gain import elements, is_image, multiply_adds, why_not_pack_together
+from treadle_codegen.targets.cpp.packs_at_sizes import pack_at_sizes
 
 aten = torch.ops.aten
 CONVOLUTION = aten.convolution.default
@@ -118,6 +119,15 @@ def pack_transposed_weight(weight: torch.Tensor, *geometry: Any) -> torch.Tensor
     return torch.ops.mkldnn._reorder_convolution_transpose_weight.default(weight, *geometry)
 
 
+_PACKS = {
+    (False, True): pack_weight,
+    (True, True): pack_transposed_weight,
+    (False, False): pack_at_sizes(pack_weight),
+    (True, False): pack_at_sizes(pack_transposed_weight),
+}
+"""By whether a convolution is transposed, and whether its sizes are constants."""
+
+
 def pack_convolutions(graph: fx.Graph, mode: FakeTensorMode) -> int:
     """Rewrite every convolution that gains. Returns how many changed. The graph's outputs keep their strides."""
     if not torch.backends.mkldnn.is_available() or not torch.backends.mkldnn.enabled:
@@ -191,9 +201,10 @@ def _pack(graph: fx.Graph, conv: fx.Node, mode: FakeTensorMode) -> fx.Node:
 
     with graph.inserting_before(last):
         image, kernel, geometry = image_of(x), image_of(weight), _geometry(conv)
-        # With symbolic sizes, for those of the first call: the layout hardly depends on them, and oneDNN takes any.
-        likely = [hint_of(n) for n in image.meta["val"].shape]
-        pack = pack_transposed_weight if conv.args[6] else pack_weight
+        sizes = image.meta["val"].shape
+        likely = [hint_of(n) for n in sizes]
+        is_fixed = all(isinstance(n, int) for n in sizes)
+        pack = _PACKS[bool(conv.args[6]), is_fixed]
         packed = graph.call_function(pack, (kernel, *geometry, likely))
         packed.meta.update(val=kernel.meta["val"], opaque=True)
         arranged = channels_last(graph, image, conv, mode)

@@ -16,6 +16,7 @@ from treadle_codegen.targets.cpp.clock import CpuClock
 from treadle_codegen.targets.cpp.entries import PointerTable
 from treadle_codegen.targets.cpp.huge_pages import on_huge_pages
 from treadle_codegen.targets.cpp.load_unit import load_unit
+from treadle_codegen.targets.cpp.packs_at_sizes import externs_at_sizes
 from treadle_codegen.targets.cpp.probe import PROBE
 from treadle_codegen.targets.target import Allocation, Rewrites, Target
 
@@ -66,6 +67,7 @@ CPP = Target(
     abi=PointerTable(),
     allocation=_allocation,
     probe=PROBE,
+    externs=externs_at_sizes(),
     costs=Costs(
         fusion_window=24,  # what a kernel further back wrote has left the caches anyway
         max_row=1 << 16,  # the next section should still find the row in the second-level cache
