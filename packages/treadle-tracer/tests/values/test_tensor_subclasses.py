@@ -79,6 +79,19 @@ Replacing.own[torch.Tensor.shape.__get__] = lambda x: "a shape"
 Replacing.own[torch.Tensor.sum] = lambda x: 7
 
 
+class Comparing(torch.Tensor):
+    """Compares the function with those that it knows."""
+
+    @classmethod
+    def __torch_function__(cls, function, kinds, args=(), kwargs=None):
+        ndim = torch.Tensor.ndim.__get__
+        if function == ndim and ndim == function and not function != ndim and type(function) is type(ndim):
+            return 10
+        if function in (torch.Tensor.shape.__get__,) and function is not torch.Tensor.shape.__get__:
+            return "a shape"
+        return super().__torch_function__(function, kinds, args, kwargs)
+
+
 class Unasked(torch.Tensor):
     __torch_function__ = torch._C._disabled_torch_function_impl
 
@@ -226,6 +239,11 @@ def replaced(x):
     return torch.add(y, 3), y.shape, y.sum(), y.size(), y + 3
 
 
+def compared(x):
+    y = x.as_subclass(Comparing)
+    return x + y.ndim, y.shape, y.dtype
+
+
 def without_override(x):
     y = x.clone().as_subclass(Unasked)
     return y + 1, y.shape, y, y.add_(1) is y
@@ -302,6 +320,7 @@ WHOLE = (
     tags,
     unwrapped,
     replaced,
+    compared,
     without_override,
     class_and_identity,
     conversions,

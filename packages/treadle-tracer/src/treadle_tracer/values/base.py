@@ -255,7 +255,8 @@ class Method(Value):
         self.function = function
 
     def python_type(self) -> type:
-        return BOUND_BUILTIN[0]
+        is_slot = isinstance(self.function, (types.WrapperDescriptorType, types.MethodWrapperType))
+        return types.MethodWrapperType if is_slot else types.BuiltinMethodType
 
     def describe(self) -> str:
         return f"{self.owner.describe()}.{self.name}"

@@ -129,7 +129,7 @@ class FunctionValue(Value):
                 tx.guards.add(AttrSource(self.source, name), "equals", special)
             return Constant(special)
         if name == "__get__":
-            return Method(self, "__get__", None)
+            return Method(self, "__get__", types.FunctionType.__get__)
         if name == "__closure__" and self.closure:
             return TupleValue(list(self.closure))
         if self.obj is None:

@@ -21,7 +21,7 @@ from treadle_shapes.torch import operator as operator_record
 from treadle_tracer.class_facts import is_subtype, qualname_of
 from treadle_tracer.errors import Unsupported
 from treadle_tracer.source import AliasSource
-from treadle_tracer.values.base import NONE, ConcreteValue, Constant, boolean, is_none
+from treadle_tracer.values.base import NONE, ConcreteValue, Constant, Method, boolean, is_none
 from treadle_tracer.values.class_lookup import MISSING, lookup
 from treadle_tracer.values.function_overrides import (
     dispatch,
@@ -139,26 +139,20 @@ class SubclassedTensor(OverridingTensor):
         cg.cb.call(2)
 
 
-class Getter(ConcreteValue):
-    """`torch.Tensor.shape.__get__`, as PyTorch hands it to `__torch_function__` where an attribute is read."""
+class Getter(Method):
+    """`torch.Tensor.shape.__get__`, as PyTorch hands it to `__torch_function__` where an attribute is read.
+
+    Every read of `__get__` makes another object, and all of one descriptor are equal.
+    """
 
     __slots__ = ("descriptor",)
 
     def __init__(self, descriptor: Any):
-        super().__init__(descriptor.__get__)
+        super().__init__(ConcreteValue(descriptor), "__get__", descriptor.__get__)
         self.descriptor = descriptor
 
-    def truth(self, tx: TraceContext) -> bool:
-        return True
-
-    def hash_key(self, tx: TraceContext) -> Any:
-        # That of a `Method`: every read of `__get__` makes another object, and all are equal.
-        return self.descriptor, "__get__"
-
-    def get_attr(self, tx: TraceContext, name: str) -> Value:
-        if name in ("__name__", "__qualname__"):
-            return Constant(getattr(self.obj, name))
-        return super().get_attr(tx, name)
+    def python_type(self) -> type:
+        return types.MethodWrapperType
 
     def call(self, tx: TraceContext, args: list[Value], kwargs: dict[str, Value]) -> Value:
         owner = args[0]

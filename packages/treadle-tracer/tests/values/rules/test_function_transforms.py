@@ -51,6 +51,12 @@ def test_nested_transforms_are_nodes_of_bodies():
     torch.testing.assert_close(found, vmap(grad(lambda a: (a @ W).sin().sum()))(x))
 
 
+def test_a_shape_among_the_arguments():
+    x = torch.randn(2, 3)
+    _, found = traced(lambda x: vmap(lambda a, shape: a.reshape(shape[::-1]) * shape[0], (0, None))(x, x.shape[1:]), x)
+    torch.testing.assert_close(found, x * 3)
+
+
 def test_a_body_for_each_call_of_the_function():
     x = torch.randn(5, 4)
     module, found = traced(lambda x: vmap(torch.sin, chunk_size=2)(x), x)
@@ -107,6 +113,7 @@ def _writes_outside(a):
         (lambda x: vmap(lambda a: a.add_(1))(x), "function-transform"),
         (lambda x: vmap(torch.sin, in_dims=5)(x), "torch-call-raises"),
         (lambda x: vmap(lambda a: 2 if a.sum() > 0 else 3)(x), "branch-on-tensor"),
+        (lambda x: grad(lambda a: (a.sum(), a.shape), has_aux=True)(x), "torch-call-raises"),  # numbers are no tensors
     ],
 )
 def test_what_is_no_node(program, code):

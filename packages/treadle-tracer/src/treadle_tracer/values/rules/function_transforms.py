@@ -281,7 +281,10 @@ def tree_of(tx: TraceContext, value: Value) -> Any:
     if isinstance(value, TupleValue) and (value.cls is tuple or pytree.is_namedtuple_class(value.cls)):
         items = [tree_of(tx, item) for item in value.unpack(tx)]
         return tuple(items) if value.cls is tuple else value.cls(*items)
-    if isinstance(value, TupleValue) and value.cls in pytree.SUPPORTED_NODES:  # `torch.return_types.topk`
+    is_node = isinstance(value, TupleValue) and value.cls in pytree.SUPPORTED_NODES
+    if (
+        is_node and value.cls is not torch.Size
+    ):  # `torch.return_types.topk`; a Size takes no Values and holds no tensors
         return value.cls([tree_of(tx, item) for item in value.unpack(tx)])
     return value
 
