@@ -97,6 +97,16 @@ def removed_again(x, w):
     return h * 2
 
 
+def removed_where_it_can_be(x, w):
+    h = (x @ w).tanh()
+    handle = h.register_hook(lambda g: g * 0.5)
+    try:
+        handle.remove()
+    except AttributeError:
+        return h * 100
+    return h * 2
+
+
 def handle_returned(x, w):
     h = (x @ w).tanh()
     return h * 2, type(h.register_hook(lambda g: g * 0)).__name__
@@ -156,6 +166,7 @@ PROGRAMS = (
     writes_to_what_the_function_made,
     stores_into_a_cell,
     removed_again,
+    removed_where_it_can_be,
     handle_returned,
     of_a_leaf,
     changed_in_place_behind,

@@ -52,6 +52,23 @@ def texts(x):
     return x * 2, [str(error) for error in errors], f"{SystemExit(3)}", str(ValueError(1, 2))
 
 
+def representations(x):
+    log = []
+    for made in (
+        ValueError("a", x.shape[0]),
+        KeyError("k"),
+        LookupError,
+        Named(3),
+        OSError(2, "m"),
+        ValueError([KeyError(1)]),
+    ):
+        try:
+            raise made
+        except Exception as error:
+            log += [repr(error), f"{error!r}", "%r %s" % (error, error), str([error])]  # noqa: UP031
+    return x * 2, log
+
+
 def notes(x):
     error, log = ValueError("a"), []
     error.add_note("n")
@@ -61,6 +78,11 @@ def notes(x):
     except TypeError as refused:
         log.append(str(refused))
     return x, error.__notes__, hasattr(KeyError(), "__notes__"), log
+
+
+class Named(Exception):
+    def __str__(self):
+        return "named"
 
 
 class Code(Exception):
@@ -145,6 +167,7 @@ WHOLE = (
     subclass_of_os_error,
     never_swallowed,
     texts,
+    representations,
     notes,
     own_classes,
     refused_arguments,

@@ -53,6 +53,9 @@ class HookHandle(Value):
     def describe(self) -> str:
         return "the handle of a tensor's hook"
 
+    def get_attr(self, tx: TraceContext, name: str) -> Value:
+        raise Unsupported("tensor-method", f".{name} of {self.describe()}")
+
     def reconstruct(self, cg: Any) -> None:
         raise Unsupported("reconstruct", self.describe())
 

@@ -55,6 +55,11 @@ def _text(tx: TraceContext, value: Value, name: str, function: Callable[[Any], s
             return tx.inline(tx.wrap_known(raw), [value], {})
         if isinstance(value, ObjectValue) and issubclass(value.cls, BaseException) and name == "__str__":
             return _exception_text(tx, value, raw)
+        if raw is BaseException.__repr__:
+            args = value.get_attr(tx, "args").unpack(tx)
+            name = Constant(value.python_type().__name__)
+            parts = ["(", to_repr(tx, args[0]), ")"] if len(args) == 1 else [to_repr(tx, TupleValue(args))]
+            return joined_text(tx, [name, *parts])
         native = call_native(tx, value, name, [], {}) if isinstance(value, ObjectValue) else None
         if native is not None:
             return native

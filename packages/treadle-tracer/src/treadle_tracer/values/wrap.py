@@ -326,8 +326,28 @@ _VIEWS = {type(getattr(cls(), kind)()): kind for cls in VIEW_TYPES for kind in V
 """The method that gives a view, by the type of the view."""
 
 
+_FUNCTIONS = (
+    types.FunctionType,
+    types.MethodDescriptorType,
+    types.WrapperDescriptorType,
+    torch._ops.OpOverload,
+    torch._ops.OpOverloadPacket,
+)
+"""Types of functions that are equal to themselves only."""
+
+
+def _is_known_member(item: Any) -> bool:
+    """Whether what a set says about an item follows from the item's value or identity."""
+    if is_constant_object(item) or isinstance(item, type) or is_live_reference(item):
+        return True
+    is_unbound = type(item) is types.BuiltinFunctionType and isinstance(
+        item.__self__, (types.ModuleType, type, type(None))
+    )
+    return is_unbound or isinstance(item, _FUNCTIONS)
+
+
 def _set(tx: TraceContext, obj: Any, source: Source) -> Value:
-    if not all(is_constant_object(item) or isinstance(item, type) or is_live_reference(item) for item in obj):
+    if not all(_is_known_member(item) for item in obj):
         raise Unsupported("unknown-object", f"{source.text} is a set of objects")
     tx.guards.add(source, "type_is", type(obj))
     if not isinstance(source, ConstSource):

@@ -45,6 +45,8 @@ def _per_tensor(foreach: Any, name: str) -> Apply:
     def run(tx: TraceContext, args: Args, kwargs: Kwargs) -> Value:
         args = [_forced(tx, arg) for arg in args]
         kwargs = {key: _forced(tx, value) for key, value in kwargs.items()}
+        # In place, PyTorch gives the list that it was given.
+        given = (args[0] if args else kwargs.get("self")) if name.endswith("_") else None
         position = _BY_NAME.get(operation)
         if position is not None and len(args) > position:
             kwargs["value"] = args.pop(position)
@@ -54,14 +56,15 @@ def _per_tensor(foreach: Any, name: str) -> Apply:
         if not count or any(
             len(items) != count for items in map(_items, (*args, *kwargs.values())) if items is not None
         ):
-            return tx.run_in_graph("call_function", foreach, args, kwargs)  # raises what PyTorch raises
+            made = tx.run_in_graph("call_function", foreach, args, kwargs)  # raises what PyTorch raises
+            return made if given is None else given
         if isinstance(kwargs.get("value"), TensorValue):
             kwargs["value"] = ListValue(_numbers(tx, kwargs["value"]))  # type: ignore[arg-type]
         results = [
             call(tx, [_part(arg, i) for arg in args], {key: _part(value, i) for key, value in kwargs.items()})
             for i in range(count)
         ]
-        return ListValue(results) if name.endswith("_") else TupleValue(results)
+        return TupleValue(results) if given is None else given
 
     return run
 
