@@ -48,6 +48,7 @@ IMAGE = lambda n, h, w: [(n, 8, h, w)]  # noqa: E731
 
 CASES: dict[str, tuple[Any, Shapes]] = {
     "softmax": (lambda x: x.softmax(-1), PLAIN),
+    "triangles": (lambda x: x.triu(x.shape[0] - 2) * 2 + x.tril(-(x.shape[1] // 3)), PLAIN),
     "softmax of columns": (lambda x: x.softmax(0), PLAIN),
     "log softmax": (lambda x: x.log_softmax(-1), PLAIN),
     "layer norm": (lambda x, y, w: F.layer_norm(x + y, (x.shape[-1],), w), lambda n, c: [(n, c), (n, c), (c,)]),

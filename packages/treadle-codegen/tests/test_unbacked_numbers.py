@@ -114,6 +114,7 @@ GROUPS: dict[str, dict[str, Callable[[torch.Tensor, torch.Tensor], Any]]] = {
         "zeros": lambda x, m: (torch.zeros(count(m), 4) + x[0, :4]).view(-1),
         "eye": lambda x, m: torch.eye(count(m)) * 2,
         "triangle": lambda x, m: torch.ones(count(m), count(m)).tril(),
+        "triangle at a distance": lambda x, m: x.triu(count(m) - 1),
         "expand": lambda x, m: x[0].expand(count(m), 8) + 1,
         "expanded result": lambda x, m: x[0].expand(count(m), 8),
         "repeat": lambda x, m: x.repeat(count(m), 1) + 1,

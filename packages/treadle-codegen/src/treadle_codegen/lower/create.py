@@ -116,7 +116,7 @@ def _triangle(lw: Lowering, x: TensorExpr, comparison: str, diagonal: int) -> Te
     def element(o: LoopBuilder, index: Index) -> int:
         value = x.element(o, index)
         gap = o.op("sub", o.index(index[-1]), o.index(index[-2]))
-        return o.op("where", o.op(comparison, gap, o.const(diagonal, torch.int64)), value, o.like(0, value))
+        return o.op("where", o.op(comparison, gap, o.number(diagonal, torch.int64)), value, o.like(0, value))
 
     return TensorExpr.computed(x.shape, x.dtype, element, x.cost + 2, x.reads)
 
