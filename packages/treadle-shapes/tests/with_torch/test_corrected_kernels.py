@@ -272,6 +272,26 @@ def test_layouts_beside_numbers(function, sizes, strides):
     assert (result.shape, result.stride(), result.dtype) == (expected.shape, expected.stride(), expected.dtype)
 
 
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x, dim: x.softmax(dim),
+        lambda x, dim: x.sort(dim)[0],
+        lambda x, dim: torch.sort(x, dim=dim, stable=True)[1],
+        lambda x, dim: torch.slice_scatter(x, x, dim),
+    ],
+)
+@pytest.mark.parametrize("shape", [(2,), (2, 3)])
+@pytest.mark.parametrize("dim", [2, 7, -3])
+def test_what_is_no_dimension_raises_what_eager_raises(function, shape, dim):
+    x = torch.zeros(shape)
+    with pytest.raises(IndexError) as expected:
+        function(x, dim)
+    with fake_mode() as mode, pytest.raises(IndexError) as error:
+        function(fake_like(mode, x), dim)
+    assert str(error.value) == str(expected.value)
+
+
 @pytest.mark.parametrize("batch", [0, 1, 2])
 @pytest.mark.parametrize(
     "part", [lambda t: t, lambda t: t.t(), lambda t: t[1:, 2::2], lambda t: t[0].expand(3, -1)], ids=str

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import collections
+
 import pytest
 import torch
 from compile_runs import compiled
@@ -69,6 +71,29 @@ def representations(x):
     return x * 2, log
 
 
+def refused_calls(x):
+    log = []
+    calls = (
+        lambda: Pair(1, 2, 3),
+        lambda: Pair(),
+        lambda: Pair(1, z=1),
+        lambda: Pair(1, first=1),
+        lambda: Pair._make([1]),
+        lambda: Pair(1),
+        lambda: Pair(second=3, first=x.shape[0]),
+        lambda: list(IteratesNothing()),
+        lambda: iter(IteratesNothing()),
+        lambda: collections.OrderedDict().popitem(),
+        lambda: {}.popitem(),
+    )
+    for call in calls:
+        try:
+            log.append(call())
+        except Exception as error:
+            log.append((type(error), str(error)))
+    return x * 2, log
+
+
 def notes(x):
     error, log = ValueError("a"), []
     error.add_note("n")
@@ -78,6 +103,14 @@ def notes(x):
     except TypeError as refused:
         log.append(str(refused))
     return x, error.__notes__, hasattr(KeyError(), "__notes__"), log
+
+
+Pair = collections.namedtuple("Pair", "first second", defaults=[2])
+
+
+class IteratesNothing:
+    def __iter__(self):
+        return 1
 
 
 class Named(Exception):
@@ -168,6 +201,7 @@ WHOLE = (
     never_swallowed,
     texts,
     representations,
+    refused_calls,
     notes,
     own_classes,
     refused_arguments,

@@ -26,6 +26,8 @@
 - unique slices: PyTorch's fake kernels make a row-major result, where the CPU moves the dimension of the slices to the front and back
   (aten/src/ATen/native/Unique.cpp). That of `unique_consecutive` gives the wrong number of dimensions for one counted from the end
   (2.11 to 2.13).
+- dimensions out of range: `x.softmax(7)` of a matrix raises in eager only; a few of PyTorch's fake kernels ask nothing of the dimension
+  (torch 2.11 to 2.13).
 - gradients of resampling: PyTorch has fake kernels in C++ for most of them, which take no symbolic sizes (torch 2.11 to 2.13).
 - zeros of tangents: forward-mode derivatives make zeros in the layout of a primal in C++, which takes no symbolic offsets (torch 2.11 to
   2.13).
@@ -437,6 +439,19 @@ def _zeros_in_layout(
 # -- which operator has which ------------------------------------------------------------------------------------------
 
 
+# -- dimensions --------------------------------------------------------------------------------------------------------
+
+
+def _of_a_dimension(mode: Any, func: Any, *args: Any, **kwargs: Any) -> Any:
+    """Raises where `dim` is no dimension of the first argument. PyTorch answers all other calls."""
+    place = next(i for i, argument in enumerate(func._schema.arguments) if argument.name == "dim")
+    dim = args[place] if len(args) > place else kwargs.get("dim")
+    count = max(args[0].dim(), 1) if args else 0
+    if type(dim) is int and count and not -count <= dim < count:
+        raise IndexError(f"Dimension out of range (expected to be in range of [{-count}, {count - 1}], but got {dim})")
+    return NotImplemented
+
+
 def _theirs(func: Any) -> Callable[..., Any]:
     """PyTorch's fake kernel."""
     return fake_impls.op_implementations_dict[func]
@@ -458,6 +473,7 @@ def kernels() -> dict[Any, Callable[..., Any]]:
     found |= dict.fromkeys(corrected_by("gradients of resampling"), _resampling_gradient)
     found |= dict.fromkeys(corrected_by("formats of resampling gradients"), _formatted_resampling_gradient)
     found |= dict.fromkeys(corrected_by("zeros of tangents"), _zeros_in_layout)
+    found |= dict.fromkeys(corrected_by("dimensions out of range"), _of_a_dimension)
     correcting = {"view strides": _view, "layouts of convolutions": _convolution, "sizes of slices": _slice}
     correcting |= {"unique slices": _unique_slices, "unique runs of slices": _unique_runs}
     for name, kernel in correcting.items():

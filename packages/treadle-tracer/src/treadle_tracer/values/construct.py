@@ -234,16 +234,17 @@ def _construct_tuple(tx: TraceContext, cls_value: ClassValue, args: list[Value],
         return instantiate(tx, cls_value, args, kwargs)
     new = find_in_mro(mro_of(cls), "__new__")[0]
     new = new.__func__ if isinstance(new, staticmethod) else new
-    if isinstance(new, types.FunctionType) and new.__code__.co_filename.startswith("<"):
+    if isinstance(new, types.FunctionType) and new.__code__.co_names == (
+        "_tuple_new",
+    ):  # made by collections.namedtuple
+        try:
+            new(cls, *[None] * len(args), **dict.fromkeys(kwargs))
+        except TypeError as error:  # not these arguments
+            tx.raise_real(error)
         defaults = find_in_mro(mro_of(cls), "_field_defaults")[0]
         items = list(args)
         for name in fields[len(args) :]:
-            if name in kwargs:
-                items.append(kwargs[name])
-            elif defaults is not MISSING and name in defaults:
-                items.append(tx.wrap_known(defaults[name]))
-            else:
-                tx.raise_exception(TypeError, f"{cls.__name__}.__new__() missing required argument: {name!r}")
+            items.append(kwargs[name] if name in kwargs else tx.wrap_known(defaults[name]))
         return TupleValue(items, cls)
     if isinstance(new, types.FunctionType):  # torch's PackedSequence
         return instantiate(tx, cls_value, args, kwargs)

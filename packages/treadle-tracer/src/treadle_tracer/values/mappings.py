@@ -461,7 +461,8 @@ def _pop(self: DictValue, tx: TraceContext, args: list[Value], kwargs: dict[str,
 def _popitem(self: DictValue, tx: TraceContext, args: list[Value], kwargs: dict[str, Value]) -> Value:
     self.guard_keys(tx)
     if not self.entries:
-        tx.raise_exception(KeyError, "popitem(): dictionary is empty")
+        name = "" if is_subtype(self.cls, collections.OrderedDict) else "popitem(): "
+        tx.raise_exception(KeyError, f"{name}dictionary is empty")
     if not kwargs.get("last", args[0] if args else boolean(True)).truth(tx):
         hashed = next(iter(self.entries))
         key, value = self.entries[hashed]

@@ -150,7 +150,11 @@ class Value:
 
     def iterate(self, tx: TraceContext) -> Value:
         """`iter(self)`"""
-        return call_special(tx, self, "__iter__", [])
+        found = call_special(tx, self, "__iter__", [])
+        if lookup(tx, found.python_type(), "__next__") is MISSING:
+            name = name_in_messages(found.python_type())
+            tx.raise_exception(TypeError, f"iter() returned non-iterator of type '{name}'")
+        return found
 
     def next(self, tx: TraceContext) -> Value | None:
         """The next item, or None when the iterator is exhausted."""

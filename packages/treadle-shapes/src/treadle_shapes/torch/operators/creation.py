@@ -78,7 +78,14 @@ families("tile _chunk_cat narrow_copy", kind=Kind.COPY)
 families("complex polar", kind=Kind.POINTWISE)
 families("diag_embed block_diag channel_shuffle pixel_shuffle rot90", kind=Kind.COPY, decompose=True)
 family("pixel_unshuffle", kind=Kind.COPY)
-families("slice_scatter select_scatter diagonal_scatter", kind=Kind.COPY, replaces_part=True, linear_in=_LINEAR_PART)
+families("select_scatter diagonal_scatter", kind=Kind.COPY, replaces_part=True, linear_in=_LINEAR_PART)
+family(
+    "slice_scatter",
+    kind=Kind.COPY,
+    replaces_part=True,
+    linear_in=_LINEAR_PART,
+    fake_correction="dimensions out of range",
+)
 
 
 def _as_strided_scatter(

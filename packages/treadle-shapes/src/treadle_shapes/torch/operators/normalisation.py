@@ -19,7 +19,8 @@ _READ: dict[str, Any] = {"element_use": ElementUse.READ}
 _LINEAR = (("grad_output",),)
 _STATISTICS: dict[str, Any] = {"writes": ("running_mean", "running_var"), "hides_writes": True}
 
-families("_softmax _log_softmax _safe_softmax", kind=Kind.NORMALISATION, **_READ)
+family("_softmax", kind=Kind.NORMALISATION, fake_correction="dimensions out of range", **_READ)
+families("_log_softmax _safe_softmax", kind=Kind.NORMALISATION, **_READ)
 family("softmax", kind=Kind.NORMALISATION, shape_functions={F.softmax: shape_functions.softmax})
 families("log_softmax softmin", kind=Kind.NORMALISATION)
 families(

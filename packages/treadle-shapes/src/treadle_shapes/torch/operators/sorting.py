@@ -9,7 +9,13 @@ from __future__ import annotations
 from treadle_shapes.torch.operators.declare import families, family
 from treadle_shapes.torch.operators.record import Kind, Raises
 
-family("sort", kind=Kind.SORT, like_first_argument=True)
+_ASKED_FOR_A_DIMENSION = {"fake_correction": "dimensions out of range"}
+family(
+    "sort",
+    kind=Kind.SORT,
+    like_first_argument=True,
+    overloads={"default": _ASKED_FOR_A_DIMENSION, "stable": _ASKED_FOR_A_DIMENSION},
+)
 families("argsort msort topk searchsorted bucketize isin _unique2", kind=Kind.SORT)
 family("unique_dim", kind=Kind.SORT, fake_correction="unique slices")
 family("unique_consecutive", kind=Kind.SORT, fake_correction="unique runs of slices")
