@@ -36,7 +36,7 @@ from treadle_tracer.values import numpy_numbers, tensor_numbers
 from treadle_tracer.values.arity import why_not_callable_with
 from treadle_tracer.values.arrays import ArrayValue
 from treadle_tracer.values.base import FALSE, NONE, Constant, boolean
-from treadle_tracer.values.class_lookup import MISSING, find_in_mro, has_special, is_named_tuple, lookup
+from treadle_tracer.values.class_lookup import find_in_mro, has_special, is_named_tuple, lookup
 from treadle_tracer.values.constant_objects import (
     IMMUTABLE_BASES,
     MadeConstantObject,
