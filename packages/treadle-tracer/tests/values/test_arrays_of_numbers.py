@@ -65,6 +65,50 @@ def test_arrays_of_sizes_are_constants():
         assert fast(torch.ones(rows, 2)).shape == (rows * 2,)
 
 
+SHAPES = {
+    "product of a list": lambda x: x.reshape(x.shape[0], 1 * np.prod([n for n in x.shape[1:]])),
+    "product of a tuple": lambda x: x.reshape(np.prod(x.shape)),
+    "product of constants": lambda x: x[:, :1].reshape(-1, np.prod([2, 2])),
+    "product of scalars": lambda x: x.reshape(np.prod([np.prod(x.shape), np.int64(1)])),
+    "sum": lambda x: torch.zeros(np.sum([x.shape[0], x.shape[1], 1])),
+    "largest": lambda x: torch.zeros(np.max([x.shape[0], x.shape[1]]), np.min(x.shape)),
+    "scalars": lambda x: (x * 2, np.prod(x.shape), np.sum([*x.shape, 3]), np.max(x.shape), np.min([x.shape[0]])),
+}
+
+
+@pytest.mark.parametrize("name", SHAPES)
+def test_reductions_of_sizes_are_sizes(name):
+    fast, said = compiled(SHAPES[name], fullgraph=True)
+    for rows in (2, 3, 5, 7, 3):
+        x = torch.arange(rows * 16.0).reshape(rows, 4, 4)
+        found, expected = fast(x), SHAPES[name](x)
+        if isinstance(found, tuple):
+            assert [type(number) for number in found[1:]] == [type(number) for number in expected[1:]]
+            assert found[1:] == expected[1:]
+            found, expected = found[0], expected[0]
+        assert torch.equal(found, expected)
+    assert len(said.graphs) == 2
+
+
+def test_the_product_of_an_array_of_constants_is_a_size():
+    def run(x):
+        return x.reshape(np.prod(np.array([2, 3]))) * 2
+
+    fast, _ = compiled(run, fullgraph=True)
+    assert torch.equal(fast(torch.ones(2, 3)), torch.full((6,), 2.0))
+
+
+@pytest.mark.parametrize("number", [2**30, 2**40, 2**62, -(2**63), 2**64])
+def test_reductions_of_large_numbers_wrap_around(number):
+    def run(x, numbers):
+        return x * 2, np.prod(numbers), np.sum(numbers), np.max(numbers)
+
+    fast, _ = compiled(run)
+    for numbers in ([2, 3, 5], [4, 5, 6], [number, 7, number], [number, number + 1, number], [True, 2, 3], [0.5, 1, 2]):
+        found, expected = fast(torch.ones(2), numbers), run(torch.ones(2), numbers)
+        assert look(found[1:]) == look(expected[1:])
+
+
 def test_rows_of_different_lengths_are_refused():
     def run(x, numbers):
         return x + np.array([numbers, numbers[:2]])

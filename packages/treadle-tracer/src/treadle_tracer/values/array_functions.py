@@ -45,6 +45,7 @@ from treadle_tracer.values.backwards_view import BackwardsView
 from treadle_tracer.values.base import NONE, Constant, LazyValue
 from treadle_tracer.values.class_lookup import MISSING, lookup
 from treadle_tracer.values.deferred_warnings import warn
+from treadle_tracer.values.numpy_reductions import reduced
 from treadle_tracer.values.objects import ObjectValue
 from treadle_tracer.values.sequences import ListValue, Sequence, TupleValue
 from treadle_tracer.values.tensor import SymbolicValue, TensorValue, shape_of
@@ -73,13 +74,15 @@ def is_pure_numpy_function(obj: Any) -> bool:
 def call_function(tx: TraceContext, function: Any, args: list[Value], kwargs: dict[str, Value]) -> Value:
     """`function(*args, **kwargs)` of NumPy"""
     every = [*args, *kwargs.values()]
+    name = getattr(function, "__name__", "")
+    if _is_of_numpy(function) and (number := reduced(tx, name, args, kwargs)) is not None:
+        return number
     if is_pure_numpy_function(function) and all(arg.is_constant() for arg in every):
         return _known(tx, function, args, kwargs)
     if is_ufunc(function) and takes_tensors(function, args, kwargs):
         return call_ufunc_of_tensors(tx, function, args, dict(kwargs))
     if is_ufunc(function):
         return call_ufunc(tx, function, args, dict(kwargs))
-    name = getattr(function, "__name__", "")
     apply = _FUNCTIONS.get(name)
     if apply is not None and _is_of_numpy(function):
         return apply(tx, *args, **kwargs) if takes(apply, args, kwargs) else _refuse(function)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from treadle_tracer.values.arrays import ArrayValue
 from treadle_tracer.values.base import Constant, LazyValue
 from treadle_tracer.values.known_elements import number_in
 from treadle_tracer.values.outside_decisions import index_of_buffers
@@ -49,6 +50,8 @@ def _known(tx: TraceContext, value: Value, dtypes: frozenset[torch.dtype]) -> Va
         items = [_known(tx, item, dtypes) for item in value.items]
         is_same = all(new is old for new, old in zip(items, value.items, strict=True))
         return value if is_same else TupleValue(items)
+    if isinstance(value, ArrayValue):
+        return _known_scalar(tx, value, dtypes)
     if not isinstance(value, TensorValue) or value.fake.dim() or value.fake.dtype not in dtypes:
         return value
     number = number_in(tx, value.known_node)
@@ -66,6 +69,14 @@ def known_index(tx: TraceContext, value: TensorValue) -> Value | None:
         return found
     number = index_of_buffers(tx, value)
     return None if number is None else Constant(number)
+
+
+def _known_scalar(tx: TraceContext, value: ArrayValue, dtypes: frozenset[torch.dtype]) -> Value:
+    """A scalar of NumPy that the graph computes; the scalar itself where it follows from constants."""
+    if not value.is_scalar or value.tensor.fake.dtype not in dtypes:
+        return value
+    number = number_in(tx, value.tensor.known_node)
+    return value if number is None or isinstance(number, torch.fx.Node) else Constant(value.dtype.type(number))
 
 
 def schemas_of(operation: str) -> list[Any]:

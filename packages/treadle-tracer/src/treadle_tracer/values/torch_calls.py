@@ -326,10 +326,15 @@ def _sizes_that_stay(
 def _refuse_other_result_with_scalars(
     tx: TraceContext, op: str, target: Any, args: list[Value], kwargs: dict[str, Value], result: Any
 ) -> None:
-    """Raise Unsupported if a call with NumPy's scalars raises or has another dtype than with Python's numbers: `torch.tensor(scalar)`."""
+    """Raise Unsupported if a call with NumPy's scalars raises or has another dtype than with Python's numbers: `torch.tensor(scalar)`.
+
+    The scalars are those of the call that is traced. What the operator decides on them it has decided on their symbols before.
+    """
     convert = _Arguments(tx, keeps_numpy=True).pair
     fakes, named = [convert(arg)[1] for arg in args], {name: convert(arg)[1] for name, arg in kwargs.items()}
-    other = _run_fake(tx, op, target, fakes, named)
+    env = tx.symbols.env  # None where no symbol has been made
+    with nullcontext() if env is None else env.suppress_guards():
+        other = _run_fake(tx, op, target, fakes, named)
     dtypes = [getattr(found, "dtype", type(found)) for found in (result, other)]
     if dtypes[0] != dtypes[1]:
         raise Unsupported("graph-argument", f"a scalar of NumPy in {_name(target)}, which looks at its dtype")
