@@ -72,4 +72,3 @@ def _is_integer(tx: TraceContext, item: Value) -> bool:
 def _wrapped(number: int) -> int:
     """A number modulo 2**64, as arithmetic in 64 bits without warnings gives it."""
     return (number + 2**63) % 2**64 - 2**63
-

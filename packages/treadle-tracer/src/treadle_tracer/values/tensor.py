@@ -23,6 +23,7 @@ from treadle_tracer.values.history_nodes import read_history
 from treadle_tracer.values.known_elements import known_number
 from treadle_tracer.values.originals import is_original, replaced_method
 from treadle_tracer.values.outside_decisions import index_of_tensor, truth_of_tensor
+from treadle_tracer.values.random_ranges import truth_for_all_draws
 from treadle_tracer.values.rebuilt_objects import emit_attributes
 from treadle_tracer.values.sequences import TupleValue
 from treadle_tracer.values.tensor_queries import is_leaf
@@ -186,6 +187,9 @@ class TensorValue(Value):
         number = tx.number_of_sizes(self)
         if number is not None:
             return number.truth(tx)
+        decided = truth_for_all_draws(tx, self.known_node)
+        if decided is not None:
+            return decided
         decided = truth_of_tensor(tx, self)
         if decided is not None:
             return decided
