@@ -225,6 +225,15 @@ def test_what_is_not_described_has_no_key() -> None:
     assert key_of(constants) is None
 
 
+def test_a_view_of_numbers_in_a_storage_of_symbolic_size_has_no_key() -> None:
+    dynamic = capture_dynamic(lambda x: x[:1] + 1, lambda n: [(n, 4)], (5,))[0]
+    (row,) = dynamic.graph.find_nodes(op="call_function", target=aten.slice.Tensor)
+    assert row.meta["val"].shape == (1, 4)
+    gm = graph()
+    gm.graph.find_nodes(op="placeholder")[0].meta["val"] = row.meta["val"]
+    assert key_of(gm) is None
+
+
 def test_an_operator_of_the_program_has_no_key() -> None:
     with torch.library._scoped_library("treadle_kept_test", "DEF") as library:
         library.define("f(Tensor x) -> Tensor")

@@ -158,7 +158,8 @@ def _metadata(t: FakeTensor) -> tuple[Any, ...]:
     keys = torch._C._dispatch_keys(t)
     if t.constant is not None or t.layout is not torch.strided:
         raise NotDescribed("a tensor that metadata does not describe")
-    if t._has_symbolic_sizes_strides:  # type: ignore[attr-defined]
+    storage_bytes = t.untyped_storage().nbytes()  # symbolic also where the sizes of a view are numbers
+    if t._has_symbolic_sizes_strides or not isinstance(storage_bytes, int):  # type: ignore[attr-defined]
         raise NotDescribed("symbolic sizes")
-    numbers = (*t.shape,), t.stride(), t.storage_offset(), t.untyped_storage().nbytes()
+    numbers = (*t.shape,), t.stride(), t.storage_offset(), storage_bytes
     return t.dtype, t.fake_device, keys.raw_repr(), t.requires_grad, *numbers
