@@ -87,12 +87,16 @@ def cast(value: str, source: torch.dtype, target: torch.dtype) -> str:
         return f"{value} != 0"
     if source is torch.bool and target in _FLOATS:  # g++ 12 converts one bool at a time, and so the whole loop
         return f"({value} ? {constant(1, target)} : {constant(0, target)})"
-    if target is torch.bfloat16:
-        return f"from_bf16(to_bf16((float){value}))"
-    if target is torch.float16:
-        return f"from_f16(to_f16((float){value}))" if source is not torch.float64 else f"(float)(_Float16){value}"
+    if target in (
+        torch.bfloat16,
+        torch.float16,
+    ):  # by way of float, also from double, as in eager: what is rounded twice
+        single = cast(value, source, torch.float32)
+        return f"from_bf16(to_bf16({single}))" if target is torch.bfloat16 else f"from_f16(to_f16({single}))"
     if target is torch.uint8 and source in _FLOATS:
         return f"(u8)(i64){value}"  # negative values wrap around as in eager
+    if source is torch.float64 and target is torch.float32:
+        return f"to_f32({value})"
     return f"({C_TYPES[target]}){value}"
 
 
