@@ -340,6 +340,10 @@ def test_unique_slices_lie_as_the_kernel_moves_them(find, dim):
         lambda x, y: torch.div(x, y, rounding_mode="trunc"),
         torch.copysign,
         torch.xlogy,
+        lambda x, y: torch.logaddexp(x * 1.0, y),
+        torch.logical_and,
+        torch.logical_or,
+        torch.logical_xor,
     ],
 )
 def test_results_lie_as_the_iteration_over_operands_in_order(function):

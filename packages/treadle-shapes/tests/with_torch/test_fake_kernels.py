@@ -6,6 +6,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from treadle_shapes.torch import fake_kernels  # noqa: E402
 from treadle_shapes.torch.fake_kernels import max_unpool2d, roll  # noqa: E402
 
 LAYOUTS = {
@@ -32,3 +33,15 @@ def test_max_unpool2d(layout):
     with torch._subclasses.FakeTensorMode() as mode:
         found = max_unpool2d(mode.from_tensor(pooled), mode.from_tensor(indices), x.shape[2:])
     assert found.shape == wanted.shape and found.stride() == wanted.stride()
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("name", ["log_sigmoid_forward", "angle"])
+@pytest.mark.parametrize("dtype", [torch.float64, torch.complex64])
+def test_results_in_another_layout_than_the_tensor(name, dtype, layout):
+    x = LAYOUTS[layout]().to(torch.float64 if name == "log_sigmoid_forward" else dtype)
+    wanted = getattr(torch.ops.aten, name)(x)
+    with torch._subclasses.FakeTensorMode() as mode:
+        found = getattr(fake_kernels, name)(mode.from_tensor(x))
+    first = [results if isinstance(results, torch.Tensor) else results[0] for results in (found, wanted)]
+    assert first[0].stride() == first[1].stride() and first[0].dtype == first[1].dtype

@@ -41,9 +41,25 @@ def index_fill(x: torch.Tensor, dim: int, index: torch.Tensor, value: float | to
     return torch.empty_like(x)
 
 
+def log_sigmoid_forward(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Eager's CPU kernel gives row-major results (aten/src/ATen/native/Activation.cpp). Those of PyTorch's fake kernel have the layout
+    of `x`."""
+    result, buffer = aten.log_sigmoid_forward.default(x)
+    if x.device.type != "cpu":
+        return result, buffer
+    return torch.empty(x.shape, dtype=result.dtype), torch.empty(x.shape, dtype=buffer.dtype)
+
+
+def angle(x: torch.Tensor) -> torch.Tensor:
+    """Eager writes the angles of complex numbers into a tensor that had no elements (aten/src/ATen/native/UnaryOps.cpp), which makes it
+    row-major. The result of PyTorch's fake kernel has the layout of `x`."""
+    result = aten.angle.default(x)
+    return torch.empty(x.shape, dtype=result.dtype, device=result.device) if x.is_complex() else result
+
+
 def quantised(*args: Any, **kwargs: Any) -> torch.Tensor:
     """Fake tensors are not quantised: PyTorch's kernel gives one with the dtype of the argument, and others refuse."""
     raise NotImplementedError("a quantised tensor has no fake tensor")
 
 
-__all__ = ["index_fill", "max_unpool2d", "quantised", "roll"]
+__all__ = ["angle", "index_fill", "log_sigmoid_forward", "max_unpool2d", "quantised", "roll"]

@@ -11,6 +11,7 @@ import operator
 
 import torch
 
+from treadle_shapes.torch import fake_kernels
 from treadle_shapes.torch import shape_functions as sf
 from treadle_shapes.torch.operators.declare import families, family
 from treadle_shapes.torch.operators.record import Cost, Kind, Raises
@@ -109,6 +110,7 @@ for _name in ("and", "or"):
             getattr(operator, f"{_name}_"): _BITS_REFLECTED,
         },
     )
+families("logical_and logical_or logical_xor", kind=Kind.POINTWISE, fake_correction="layouts of iterations")
 # With one argument it is `nonzero`.
 family("where", kind=Kind.POINTWISE, is_speculatable=True, linear_in=_SUM)
 families("masked_fill", kind=Kind.POINTWISE, held_by_result=("value",), linear_in=(("self", "value"),))
@@ -130,7 +132,7 @@ family(
 families(
     """
     exp2 expm1 log2 log10 log1p tan asin acos atan atan2 sinh cosh asinh acosh atanh erfc erfinv lgamma digamma polygamma
-    sinc sgn i0 mvlgamma logaddexp logit igamma igammac mish special_airy_ai special_bessel_j0 special_bessel_j1
+    sinc sgn i0 mvlgamma logit igamma igammac mish special_airy_ai special_bessel_j0 special_bessel_j1
     special_bessel_y0 special_bessel_y1 special_erfcx special_i0e special_i1 special_i1e special_ndtri
     special_modified_bessel_i0 special_modified_bessel_i1 special_modified_bessel_k0 special_modified_bessel_k1
     special_scaled_modified_bessel_k0 special_scaled_modified_bessel_k1 special_spherical_bessel_j0 special_zeta
@@ -142,6 +144,7 @@ families(
     kind=Kind.POINTWISE,
     cost=Cost.TRANSCENDENTAL,
 )
+family("logaddexp", kind=Kind.POINTWISE, cost=Cost.TRANSCENDENTAL, fake_correction="layouts of iterations")
 families(
     "special_xlog1py special_entr special_log_ndtr logaddexp2 float_power",
     kind=Kind.POINTWISE,
@@ -152,6 +155,7 @@ families(
 family("ldexp", kind=Kind.POINTWISE, cost=Cost.TRANSCENDENTAL)
 families("heaviside deg2rad rad2deg", kind=Kind.POINTWISE, decompose=True)
 families("nan_to_num", kind=Kind.POINTWISE, like_first_argument=True, decompose=True)
+family("angle", kind=Kind.POINTWISE, fake_kernel=fake_kernels.angle)
 family("frexp", kind=Kind.POINTWISE, like_first_argument=True)
 family("clamp", kind=Kind.POINTWISE, held_by_result=("min", "max"))
 family("clamp_min", kind=Kind.POINTWISE, held_by_result=("min",))
@@ -171,7 +175,8 @@ family(
     shape_functions={F.relu: sf.activation, **dict.fromkeys((torch.relu, "relu"), sf.unary(sf.float_type))},
 )
 family("silu", kind=Kind.POINTWISE, cost=Cost.TRANSCENDENTAL, shape_functions={F.silu: sf.activation})
-families("hardswish hardsigmoid _prelu_kernel log_sigmoid_forward rrelu_with_noise", kind=Kind.POINTWISE)
+families("hardswish hardsigmoid _prelu_kernel rrelu_with_noise", kind=Kind.POINTWISE)
+family("log_sigmoid_forward", kind=Kind.POINTWISE, fake_kernel=fake_kernels.log_sigmoid_forward)
 family("rrelu_with_noise_functional", kind=Kind.RANDOM, decompose=True)
 family("glu", kind=Kind.POINTWISE, cost=Cost.TRANSCENDENTAL, decompose=True)
 family("celu", kind=Kind.POINTWISE, cost=Cost.TRANSCENDENTAL, held_by_compute=("alpha",), decompose=True)
