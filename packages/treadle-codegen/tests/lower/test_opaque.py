@@ -30,6 +30,9 @@ CASES: dict[str, tuple[Callable[..., Any], torch.Tensor]] = {
     "made inside, compressed": (lambda d, y: d.relu().to_sparse_csr() @ y + 1, DENSE),
     "made and returned": (lambda d, y: d.relu().to_sparse(), DENSE),
     "returned input": (lambda s, y: (s, y + 1), DENSE.to_sparse()),
+    "transposed": (lambda s, y: s.t() @ (s @ y), DENSE.to_sparse()),
+    "transposed, compressed": (lambda s, y: s.t() @ (s @ y), DENSE.to_sparse_csr()),
+    "transposed result": (lambda s, y: (s.transpose(0, 1), y + 1), DENSE.to_sparse()),
     "sum": (lambda s, y: torch.sparse.sum(s, 1).to_dense(), DENSE.to_sparse()),
 }
 

@@ -42,7 +42,8 @@ def lower_extern(
     symbols that the results define.
     """
     record = operator_record(op)
-    op = functional_copy(op)
+    if not _is_opaque_view(lowering.val):
+        op = functional_copy(op)
     # With a result that does not depend on strides, arguments need no copy into the layout that eager would have had.
     prepare = _blas_argument if record is not None and record.takes_any_strides else _exact_argument
     new_args = tuple(_map_tensors(a, lambda x: prepare(lowering, x)) for a in args)
@@ -73,6 +74,12 @@ def lower_extern(
 
 def _takes_opaque(lowering: Lowering, args: tuple[Any, ...]) -> bool:
     return any(isinstance(a, View) and lowering.buffers[a.buffer].opaque for a in args)
+
+
+def _is_opaque_view(val: Any) -> bool:
+    """Whether an operator's result would be no strided memory. A view that is none is fine, as its memory is not planned, and sparse
+    tensors have no kernels for most copying forms (`t_copy`)."""
+    return isinstance(val, torch.Tensor) and not is_plain(val)
 
 
 def _buffer_name(x: Any) -> str:
