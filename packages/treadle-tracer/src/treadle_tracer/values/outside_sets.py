@@ -8,12 +8,18 @@ Members that the trace adds are kept apart from those that are there at entry. W
 
 from __future__ import annotations
 
+import types
 import weakref
 from typing import TYPE_CHECKING, Any
 
+import torch
+
+from treadle_tracer.by_identity import IdentitySet
+from treadle_tracer.class_facts import is_class
 from treadle_tracer.computed_source import ComputedSource, contains_text, has_member
 from treadle_tracer.source import ConstSource
 from treadle_tracer.values.base import NONE, Constant
+from treadle_tracer.values.constants import is_constant_object
 from treadle_tracer.values.key_guards import HasMember, SameSet
 from treadle_tracer.values.objects import IDENTITY_HASHES
 from treadle_tracer.values.outside_identity import KnownIdentityNumber, OutsideIdentityNumber
@@ -133,6 +139,23 @@ def _are_equal(tx: TraceContext, a: Value, b: Value) -> bool:
     if varies(a) or varies(b):
         return bool(are_equal(tx, a, b))
     return a.constant() == b.constant()
+
+
+_FUNCTIONS = IdentitySet(
+    {
+        types.FunctionType, types.MethodDescriptorType, types.WrapperDescriptorType,
+        torch._ops.OpOverload, torch._ops.OpOverloadPacket,
+    }
+)  # fmt: skip
+"""Types of functions that are equal to themselves only."""
+
+
+def is_known_member(item: Any) -> bool:
+    """Whether what a set says about an item follows from the item's value or identity."""
+    kind = type(item)
+    if is_constant_object(item) or is_class(item) or is_live_reference(item) or kind in _FUNCTIONS:
+        return True
+    return kind is types.BuiltinFunctionType and type(item.__self__) in (types.ModuleType, type(None), type)
 
 
 def is_live_reference(item: Any) -> bool:

@@ -42,7 +42,6 @@ from treadle_tracer.values.class_lookup import find_in_mro, is_named_tuple, look
 from treadle_tracer.values.constant_objects import ConstantObject
 from treadle_tracer.values.constants import (
     CONSTANT_TYPES,
-    is_constant_object,
     is_numpy_dtype,
     is_numpy_scalar,
     is_numpy_type,
@@ -73,7 +72,7 @@ from treadle_tracer.values.objects import ObjectValue
 from treadle_tracer.values.opaque import OPAQUE_CODES, OpaqueValue
 from treadle_tracer.values.outside_counts import wrap_count
 from treadle_tracer.values.outside_iterators import OUTSIDE_ITERATORS, wrap_iterator
-from treadle_tracer.values.outside_sets import OutsideSet, is_live_reference
+from treadle_tracer.values.outside_sets import OutsideSet, is_known_member
 from treadle_tracer.values.random_generators import wrap_generator
 from treadle_tracer.values.random_numbers import wrap_python_generator
 from treadle_tracer.values.rules.table import rule_of
@@ -326,28 +325,8 @@ _VIEWS = {type(getattr(cls(), kind)()): kind for cls in VIEW_TYPES for kind in V
 """The method that gives a view, by the type of the view."""
 
 
-_FUNCTIONS = (
-    types.FunctionType,
-    types.MethodDescriptorType,
-    types.WrapperDescriptorType,
-    torch._ops.OpOverload,
-    torch._ops.OpOverloadPacket,
-)
-"""Types of functions that are equal to themselves only."""
-
-
-def _is_known_member(item: Any) -> bool:
-    """Whether what a set says about an item follows from the item's value or identity."""
-    if is_constant_object(item) or isinstance(item, type) or is_live_reference(item):
-        return True
-    is_unbound = type(item) is types.BuiltinFunctionType and isinstance(
-        item.__self__, (types.ModuleType, type, type(None))
-    )
-    return is_unbound or isinstance(item, _FUNCTIONS)
-
-
 def _set(tx: TraceContext, obj: Any, source: Source) -> Value:
-    if not all(_is_known_member(item) for item in obj):
+    if not all(map(is_known_member, obj)):
         raise Unsupported("unknown-object", f"{source.text} is a set of objects")
     tx.guards.add(source, "type_is", type(obj))
     if not isinstance(source, ConstSource):
