@@ -243,3 +243,21 @@ def test_more_columns_than_accumulators_fit_the_cache(columns: int, threads: int
     x = torch.randn(33, columns)
     for function in (lambda x: x.sum(0), lambda x: x.argmax(0), lambda x: x.amax(0).exp()):
         torch.testing.assert_close(compiled(function, x, cache, threads)(x)[0], function(x), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize(("rows", "columns"), [(600, 96), (4096, 96), (50_000, 33), (3000, 700)])
+def test_long_columns_are_about_as_exact_as_eager(rows: int, columns: int, cache: Path) -> None:
+    """A column has one accumulator: long ones are added up in runs."""
+    torch.manual_seed(5)
+    x = torch.randn(rows, columns)
+    graph = compiled(lambda x: (x * 1.5).sum(0), x, cache)
+    assert in_columns(graph.source)
+    exact = (x.double() * 1.5).sum(0)
+    error, error_of_eager = ((y - exact).abs().max().item() for y in (graph(x)[0], (x * 1.5).sum(0)))
+    assert error < 3 * error_of_eager
+
+
+def test_long_sums_of_integers_are_exact(cache: Path) -> None:
+    x = torch.randint(-(2**62) // 3000, 2**62 // 3000, (3000, 70))
+    graph = compiled(lambda x: x.sum(0), x, cache)
+    assert torch.equal(graph(x)[0], x.sum(0))

@@ -45,6 +45,11 @@ _MIN_COLUMNS = 8
 _ROWS_OF_LONG = ((6, 16), (12, 8), (24, 4))
 _ROWS_OF_SHORT = ((16, 4),)
 
+# Rows that are added up in one go; longer columns add up these sums in double. (A column has one accumulator, a row one for each lane.)
+# Largest errors of sums of 4096 rows of 768 normal numbers, against float64: 6.5e-5, in runs of 4096 6.7e-4, eager 4.6e-5; of 50,000 rows
+# of 64: 1.4e-4, 9.6e-4, 1.5e-4. They take the same time.
+_RUN = 128
+
 
 def why_not_columns(kernel: Kernel) -> str | None:
     """Why a kernel is not rendered in columns, or None."""
@@ -128,9 +133,12 @@ def block_width(columns: Axis, most: int = _MAX_WIDTH) -> int:
 
 
 def _are_few(section: Section) -> bool:
-    """Whether so few numbers are added up that one sum in their own dtype is as good as sums of blocks."""
+    """Whether so few numbers are added up that one sum in their own dtype is as good as sums of runs; or the runs would be too short."""
     rows = [axis.extent for axis in section.axes]
-    return all(isinstance(n, int) for n in rows) and math.prod(n for n in rows if isinstance(n, int)) <= BLOCK
+    if not all(isinstance(n, int) for n in rows):
+        return False
+    count = math.prod(n for n in rows if isinstance(n, int))
+    return count <= _RUN or (count <= BLOCK and isinstance(rows[-1], int) and rows[-1] < _RUN // 2)
 
 
 class ColumnPrinter(SectionPrinter):
@@ -277,11 +285,11 @@ class ColumnPrinter(SectionPrinter):
         name, extent = axis.symbol.name, self.writer.index(axis.extent)
         first, end = "0", extent
         if totals:
-            self.writer.line(f"for (i64 {name}b = 0; {name}b < {extent}; {name}b += {BLOCK}) {{")
+            self.writer.line(f"for (i64 {name}b = 0; {name}b < {extent}; {name}b += {_RUN}) {{")
             self.writer.depth += 1
             for acc in totals:
                 self._fill(acc.name, "0")
-            self.writer.line(f"const i64 {name}e = {name}b + {BLOCK} < {extent} ? {name}b + {BLOCK} : {extent};")
+            self.writer.line(f"const i64 {name}e = {name}b + {_RUN} < {extent} ? {name}b + {_RUN} : {extent};")
             first, end = f"{name}b", f"{name}e"
         rows = self._rows_per_pass(axis)
         if rows > 1:
