@@ -37,9 +37,10 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -457,28 +458,41 @@ def _theirs(func: Any) -> Callable[..., Any]:
     return fake_impls.op_implementations_dict[func]
 
 
-def kernels() -> dict[Any, Callable[..., Any]]:
+@functools.cache
+def kernels() -> Mapping[Any, Callable[..., Any]]:
     """Return overload -> kernel(mode, func, *args, **kwargs), for a `TreadleFakeMode`.
 
     A kernel that corrects PyTorch's result is left out where the installed release has no such kernel.
     """
-    found = dict.fromkeys(corrected_by("fused encoder layer"), _encoder_layer)
-    found |= dict.fromkeys(corrected_by("packed sequences"), _packed_sequence)
-    found |= dict.fromkeys(corrected_by("connectionist losses"), _ctc_loss)
-    found |= dict.fromkeys(corrected_by("gradients of connectionist losses"), _ctc_loss_backward)
-    found |= dict.fromkeys(corrected_by("layouts beside numbers"), _beside_number)
-    found |= dict.fromkeys(corrected_by("layouts of iterations"), _iterated)
-    found |= dict.fromkeys(corrected_by("layouts of powers"), _power_of_number)
-    found |= dict.fromkeys(corrected_by("nearest neighbours of no images"), _nearest_neighbours)
-    found |= dict.fromkeys(corrected_by("gradients of resampling"), _resampling_gradient)
-    found |= dict.fromkeys(corrected_by("formats of resampling gradients"), _formatted_resampling_gradient)
-    found |= dict.fromkeys(corrected_by("zeros of tangents"), _zeros_in_layout)
-    found |= dict.fromkeys(corrected_by("dimensions out of range"), _of_a_dimension)
-    correcting = {"view strides": _view, "layouts of convolutions": _convolution, "sizes of slices": _slice}
-    correcting |= {"unique slices": _unique_slices, "unique runs of slices": _unique_runs}
-    for name, kernel in correcting.items():
+    found = {op: kernel for name, kernel in _KERNELS.items() for op in corrected_by(name)}
+    for name, kernel in _CORRECTING_KERNELS.items():
         found |= {op: kernel for op in corrected_by(name) if op in fake_impls.op_implementations_dict}
     return found
 
+
+_KERNELS: Mapping[str, Callable[..., Any]] = {
+    "fused encoder layer": _encoder_layer,
+    "packed sequences": _packed_sequence,
+    "connectionist losses": _ctc_loss,
+    "gradients of connectionist losses": _ctc_loss_backward,
+    "layouts beside numbers": _beside_number,
+    "layouts of iterations": _iterated,
+    "layouts of powers": _power_of_number,
+    "nearest neighbours of no images": _nearest_neighbours,
+    "gradients of resampling": _resampling_gradient,
+    "formats of resampling gradients": _formatted_resampling_gradient,
+    "zeros of tangents": _zeros_in_layout,
+    "dimensions out of range": _of_a_dimension,
+}
+"""By `fake_correction`."""
+
+_CORRECTING_KERNELS: Mapping[str, Callable[..., Any]] = {
+    "view strides": _view,
+    "layouts of convolutions": _convolution,
+    "sizes of slices": _slice,
+    "unique slices": _unique_slices,
+    "unique runs of slices": _unique_runs,
+}
+"""Those that call PyTorch's fake kernel."""
 
 __all__ = ["batch_norm", "kernels", "view_strides"]

@@ -23,7 +23,14 @@ import torch
 from torch._subclasses import fake_impls
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode, in_kernel_invocation_manager
 
-from treadle_shapes.torch import corrected_kernels, direct_kernels, dynamo_stand_in, fast_kernels, patches
+from treadle_shapes.torch import (
+    corrected_kernels,
+    direct_kernels,
+    dynamo_stand_in,
+    fast_kernels,
+    light_imports,
+    patches,
+)
 from treadle_shapes.torch.constants import LightConverter
 from treadle_shapes.torch.made_fakes import made_fake
 from treadle_shapes.torch.ours import TreadleMode
@@ -105,8 +112,15 @@ class TreadleFakeMode(FakeTensorMode, TreadleMode):
 TreadleFakeMode._cached_dispatch_impl = _rebound(  # type: ignore[method-assign]
     FakeTensorMode._cached_dispatch_impl, FakeTensorMode=TreadleFakeMode
 )
+_LIGHT = {**vars(builtins), "__import__": light_imports.import_lazily}
+TreadleFakeMode._make_cache_entry = _rebound(  # type: ignore[method-assign]
+    FakeTensorMode._make_cache_entry, __builtins__=_LIGHT
+)
 _dispatch_with_our_tables = _rebound(
-    FakeTensorMode._dispatch_impl, get_fast_op_impls=_fast_op_impls, op_implementations_checks=_Checks()
+    FakeTensorMode._dispatch_impl,
+    get_fast_op_impls=_fast_op_impls,
+    op_implementations_checks=_Checks(),
+    __builtins__=_LIGHT,
 )
 
 

@@ -18,7 +18,13 @@ import torch
 from torch._subclasses._fake_tensor_utils import _DeconstructedSymNode
 
 from treadle_shapes.fork import held_during_fork
-from treadle_shapes.torch import corrected_kernels, dynamo_stand_in, function_transforms, symbolic_questions
+from treadle_shapes.torch import (
+    corrected_kernels,
+    dynamo_stand_in,
+    function_transforms,
+    light_imports,
+    symbolic_questions,
+)
 from treadle_shapes.torch.ours import runs_in_our_mode
 
 _BEFORE_2_13 = torch.__version__ < "2.13"
@@ -166,6 +172,13 @@ PATCHES = (
         why="`torch.autograd.grad(..., is_grads_batched=True)` maps by an older vmap, whose tensors take no symbolic sizes.",
         releases="2.11 to 2.13",
         install=_map_over_gradients_of_symbolic_sizes,
+    ),
+    Patch(
+        name="checks that hold",
+        changes="torch._check_with",
+        why="Each check imports sympy, which takes 0.4 s. A condition that is True needs nothing of it.",
+        releases="2.11 to 2.13",
+        install=light_imports.pass_what_holds,
     ),
     Patch(
         name="stand-in for torch._dynamo",
