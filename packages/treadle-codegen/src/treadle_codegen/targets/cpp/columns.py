@@ -16,6 +16,8 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
+import torch
+
 from treadle_codegen.ir.loops import Axis, Instr, IntLike, Loop, symbols_of
 from treadle_codegen.ir.ops import OPS, POSITIONS, Cost
 from treadle_codegen.schedule.access import loop_reads, loop_writes, split_index
@@ -132,13 +134,18 @@ def block_width(columns: Axis, most: int = _MAX_WIDTH) -> int:
     return next((w for w in range(most, 63, -16) if n % w == 0), equal) if most <= _MAX_WIDTH else equal
 
 
-def _are_few(section: Section) -> bool:
+def _are_few(section: Section, run: int) -> bool:
     """Whether so few numbers are added up that one sum in their own dtype is as good as sums of runs; or the runs would be too short."""
     rows = [axis.extent for axis in section.axes]
     if not all(isinstance(n, int) for n in rows):
         return False
     count = math.prod(n for n in rows if isinstance(n, int))
-    return count <= _RUN or (count <= BLOCK and isinstance(rows[-1], int) and rows[-1] < _RUN // 2)
+    return count <= run or (count <= BLOCK and isinstance(rows[-1], int) and rows[-1] < run // 2)
+
+
+def _run_of(dtype: torch.dtype) -> int:
+    """Doubles gain nothing from sums in double."""
+    return BLOCK if dtype is torch.float64 else _RUN
 
 
 class ColumnPrinter(SectionPrinter):
@@ -179,7 +186,7 @@ class ColumnPrinter(SectionPrinter):
         if len(nests) > 1:
             return _MAX_WIDTH
         beside = dict.fromkeys(POSITIONS, 8)  # bytes of what is kept beside an accumulator: positions, sums of blocks
-        if not _are_few(nests[0]):
+        if not _are_few(nests[0], _RUN):
             beside["sum"] = 8
         reduced = [
             (loop.body[i.args[0]].dtype, i.attr) for loop in nests[0].members for i in loop.body if i.op == "reduce"
@@ -238,7 +245,6 @@ class ColumnPrinter(SectionPrinter):
             self.writer.line(f"{self.writer.param(instr.attr.buffer)}[l] = {self._in_memory(args[0], instr.dtype)};")
 
     def _declare_columns(self, width: int) -> None:
-        few = _are_few(self.section)
         for m, loop in enumerate(self.section.members):
             for k, instr in enumerate(loop.body):
                 if instr.op != "reduce":
@@ -250,7 +256,7 @@ class ColumnPrinter(SectionPrinter):
                 if acc.kind in POSITIONS:
                     self.writer.line(f"alignas(64) {self._position_type(acc)} {acc.name}p[{width}];")
                     self._fill(acc.name + "p", "0")
-                if acc.kind == "sum" and dtype.is_floating_point and not few:
+                if acc.kind == "sum" and dtype.is_floating_point and not _are_few(self.section, _run_of(dtype)):
                     acc.total = acc.name + "t"
                     self.writer.line(f"alignas(64) double {acc.total}[{width}];")
                     self._fill(acc.total, "0")
@@ -285,11 +291,12 @@ class ColumnPrinter(SectionPrinter):
         name, extent = axis.symbol.name, self.writer.index(axis.extent)
         first, end = "0", extent
         if totals:
-            self.writer.line(f"for (i64 {name}b = 0; {name}b < {extent}; {name}b += {_RUN}) {{")
+            run = min(_run_of(acc.dtype) for acc in totals)
+            self.writer.line(f"for (i64 {name}b = 0; {name}b < {extent}; {name}b += {run}) {{")
             self.writer.depth += 1
             for acc in totals:
                 self._fill(acc.name, "0")
-            self.writer.line(f"const i64 {name}e = {name}b + {_RUN} < {extent} ? {name}b + {_RUN} : {extent};")
+            self.writer.line(f"const i64 {name}e = {name}b + {run} < {extent} ? {name}b + {run} : {extent};")
             first, end = f"{name}b", f"{name}e"
         rows = self._rows_per_pass(axis)
         if rows > 1:
