@@ -66,12 +66,12 @@ def test_rounding_of_quotients_is_that_of_floats(divisor, dtype):
             return x[: up - 1], x[-down:], x[: quotient.to(torch.int64)], x[: (x.shape[0] - self.by % 5) // self.by]
 
     module = Module()
-    run, _ = compiled(lambda x: module(x), decide_on_inputs=True)
     default = torch.get_default_dtype()
     torch.set_default_dtype(dtype)
     try:
         for about in (40_000, 2**20, 2**22, 2**24, 2**26 + 1):
             start = about - about % divisor + 3
+            run, _ = compiled(lambda x: module(x), decide_on_inputs=True)
             for length in range(start - 2, start + 3):
                 x = torch.zeros(1).expand(length)
                 assert [y.shape for y in run(x)] == [y.shape for y in module(x)], length
@@ -125,3 +125,22 @@ def test_a_truth_that_a_buffer_alone_tells_is_decided_by_its_outcome():
         x = torch.randn(length)
         torch.testing.assert_close(run(x), theirs(x))
     assert len(recorder.graphs) <= 4
+
+
+def test_arguments_by_name_and_large_integers_beside_floats():
+    class Module(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.register_buffer("one", torch.tensor(1))
+
+        def forward(self, x):
+            half = torch.neg(input=self.one - x.shape[0]) // 2
+            whole = torch.floor((self.one + x.shape[0]) / 1)
+            is_same = 1 if whole == torch.tensor(x.shape[0]) * 2 - x.shape[0] else 0
+            return x[:half], x[is_same:]
+
+    module = Module()
+    run, _ = compiled(lambda x: module(x), decide_on_inputs=True)
+    for length in (10, 11, 12, 2**22, 2**24, 2**24 + 2):  # 2**24 + 1 is no float32
+        x = torch.zeros(1).expand(length)
+        assert [y.shape for y in run(x)] == [y.shape for y in module(x)], length

@@ -21,9 +21,10 @@ from treadle_tracer.values.base import Constant
 from treadle_tracer.values.call_effects import name_of, storages
 from treadle_tracer.values.outside_decisions import decided_index
 from treadle_tracer.values.unbacked import is_unbacked
+from treadle_tracer.values.value import Value
 
 if TYPE_CHECKING:
-    from treadle_tracer.values.value import TraceContext, Value
+    from treadle_tracer.values.value import TraceContext
 
 _MOST_CALLS = 64
 _INTEGERS = (torch.int64, torch.int32)
@@ -150,11 +151,7 @@ def _integer(number: Any) -> Value | None:
     """The number as an integer if it is one."""
     if isinstance(number, Quotient):
         return number.dividend if number.divisor == 1 else None
-    return None if number is None or not _is_value(number) else number
-
-
-def _is_value(number: Any) -> bool:
-    return hasattr(number, "python_type") and number.python_type() is int
+    return number if isinstance(number, Value) and number.python_type() is int else None
 
 
 def _constant(number: Any) -> int | None:
@@ -207,31 +204,24 @@ def _quotient(tx: TraceContext, args: list[Any], kwargs: dict[str, Any], dtype: 
         return None
     if mode is None:
         return _rounded(dividend, divisor, 0)
-    return _floor_quotient(tx, args, {}, dtype) if mode == "floor" else None
+    return tx.binary_op("//", dividend, Constant(divisor)) if mode == "floor" else None
 
 
-def _floor_quotient(tx: TraceContext, args: list[Any], kwargs: dict[str, Any], dtype: torch.dtype) -> Number | None:
-    return _of_positive_divisor(tx, "//", args, kwargs, dtype)
+def _of_positive_divisor(text: str) -> _Rule:
+    def rule(tx: TraceContext, args: list[Any], kwargs: dict[str, Any], dtype: torch.dtype) -> Number | None:
+        if kwargs or len(args) != 2 or dtype not in _INTEGERS:
+            return None
+        dividend, divisor = _integer(args[0]), _constant(args[1])
+        if dividend is None or divisor is None or divisor <= 0:
+            return None
+        return tx.binary_op(text, dividend, Constant(divisor))
 
-
-def _remainder(tx: TraceContext, args: list[Any], kwargs: dict[str, Any], dtype: torch.dtype) -> Number | None:
-    return _of_positive_divisor(tx, "%", args, kwargs, dtype)
-
-
-def _of_positive_divisor(
-    tx: TraceContext, text: str, args: list[Any], kwargs: dict[str, Any], dtype: torch.dtype
-) -> Number | None:
-    if kwargs or len(args) != 2 or dtype not in _INTEGERS:
-        return None
-    dividend, divisor = _integer(args[0]), _constant(args[1])
-    if dividend is None or divisor is None or divisor <= 0:
-        return None
-    return tx.binary_op(text, dividend, Constant(divisor))
+    return rule
 
 
 def _negative(tx: TraceContext, args: list[Any], kwargs: dict[str, Any], dtype: torch.dtype) -> Number | None:
-    integer = _integer(args[0])
-    return None if kwargs or integer is None else _typed(tx.binary_op("-", Constant(0), integer), dtype)
+    integer = None if kwargs else _integer(args[0])
+    return None if integer is None else _typed(tx.binary_op("-", Constant(0), integer), dtype)
 
 
 def _floor(tx: TraceContext, args: list[Any], kwargs: dict[str, Any], dtype: torch.dtype) -> Number | None:
@@ -274,7 +264,10 @@ def _same(tx: TraceContext, args: list[Any], kwargs: dict[str, Any], dtype: torc
 def _comparison(text: str) -> _Rule:
     def rule(tx: TraceContext, args: list[Any], kwargs: dict[str, Any], dtype: torch.dtype) -> Number | None:
         a, b = map(_integer, args) if len(args) == 2 and not kwargs else (None, None)
-        return None if a is None or b is None else tx.compare(text, a, b)
+        mixed = {isinstance(arg, Quotient) for arg in args} == {True, False}
+        if a is None or b is None or (mixed and _constant(a) is None and _constant(b) is None):
+            return None  # a large integer is rounded beside a float
+        return tx.compare(text, a, b)
 
     return rule
 
@@ -284,8 +277,8 @@ _RULES: dict[str, _Rule] = {
     **dict.fromkeys(("sub", "__sub__"), _sum("-")),
     **dict.fromkeys(("mul", "__mul__"), _product),
     **dict.fromkeys(("div", "truediv", "true_divide"), _quotient),
-    **dict.fromkeys(("floordiv", "floor_divide"), _floor_quotient),
-    **dict.fromkeys(("mod", "remainder"), _remainder),
+    **dict.fromkeys(("floordiv", "floor_divide"), _of_positive_divisor("//")),
+    **dict.fromkeys(("mod", "remainder"), _of_positive_divisor("%")),
     "neg": _negative,
     "floor": _floor,
     "ceil": _ceil,
