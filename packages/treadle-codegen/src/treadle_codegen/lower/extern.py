@@ -77,8 +77,8 @@ def _takes_opaque(lowering: Lowering, args: tuple[Any, ...]) -> bool:
 
 
 def _is_opaque_view(val: Any) -> bool:
-    """Whether an operator's result would be no strided memory. A view that is none is fine, as its memory is not planned, and sparse
-    tensors have no kernels for most copying forms (`t_copy`)."""
+    """Whether a result is a tensor without strided memory, such as a sparse one. The plan does not reuse its memory, so that it may be a
+    view; and sparse tensors have no kernels for most copying forms (`t_copy`)."""
     return isinstance(val, torch.Tensor) and not is_plain(val)
 
 

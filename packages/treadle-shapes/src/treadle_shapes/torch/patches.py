@@ -176,7 +176,7 @@ PATCHES = (
     Patch(
         name="checks that hold",
         changes="torch._check_with",
-        why="Each check imports sympy, which takes 0.4 s. A condition that is True needs nothing of it.",
+        why="The first check imports sympy, which takes 0.4 s. A condition that is True needs nothing of it.",
         releases="2.11 to 2.13",
         install=light_imports.pass_what_holds,
     ),

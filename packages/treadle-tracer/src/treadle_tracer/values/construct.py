@@ -234,9 +234,8 @@ def _construct_tuple(tx: TraceContext, cls_value: ClassValue, args: list[Value],
         return instantiate(tx, cls_value, args, kwargs)
     new = find_in_mro(mro_of(cls), "__new__")[0]
     new = new.__func__ if isinstance(new, staticmethod) else new
-    if isinstance(new, types.FunctionType) and new.__code__.co_names == (
-        "_tuple_new",
-    ):  # made by collections.namedtuple
+    is_made = isinstance(new, types.FunctionType) and new.__code__.co_names == ("_tuple_new",)
+    if is_made:  # by collections.namedtuple
         try:
             new(cls, *[None] * len(args), **dict.fromkeys(kwargs))
         except TypeError as error:  # not these arguments

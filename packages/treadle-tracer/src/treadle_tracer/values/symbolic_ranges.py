@@ -1,7 +1,9 @@
 """Ranges of dynamic numbers: how many items they have is a constant, which is guarded, and the items follow the numbers.
 
-for start in range(0, x.shape[0], 1024):      # from 1 to 1024 rows: one round, whatever the size
-    total += f(x[start : start + 1024])
+    for start in range(0, x.shape[0], 1024):      # from 1 to 1024 rows: one round, whatever the size
+        total += f(x[start : start + 1024])
+
+A loop is compiled once for each number of rounds.
 """
 
 from __future__ import annotations

@@ -87,10 +87,7 @@ def cast(value: str, source: torch.dtype, target: torch.dtype) -> str:
         return f"{value} != 0"
     if source is torch.bool and target in _FLOATS:  # g++ 12 converts one bool at a time, and so the whole loop
         return f"({value} ? {constant(1, target)} : {constant(0, target)})"
-    if target in (
-        torch.bfloat16,
-        torch.float16,
-    ):  # by way of float, also from double, as in eager: what is rounded twice
+    if target in (torch.bfloat16, torch.float16):  # doubles are rounded twice, by way of float, as in eager
         single = cast(value, source, torch.float32)
         return f"from_bf16(to_bf16({single}))" if target is torch.bfloat16 else f"from_f16(to_f16({single}))"
     if target is torch.uint8 and source in _FLOATS:

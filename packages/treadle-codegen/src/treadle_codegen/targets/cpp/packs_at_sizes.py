@@ -49,7 +49,7 @@ def _layout(pack: torch.Tensor) -> bytes:
 
 
 def pack_at_sizes(pack: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
-    """A function that packs as `pack` does; the operators pack what it gives anew for other sizes."""
+    """A function that packs as `pack` does, and leaves with the result what makes the packs for other sizes."""
 
     def packed_at_sizes(weight: torch.Tensor, *geometry: Any) -> torch.Tensor:
         packs = PacksAtSizes(pack, weight, geometry[:-1])
