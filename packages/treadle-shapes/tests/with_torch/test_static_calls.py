@@ -495,3 +495,13 @@ def test_slices_at_other_places_are_the_same_call_unless_the_result_is_a_view(mo
             key, _ = static_calls.static_call_key(mode, aten.mul.Tensor, (part, part), {})
             other, _ = static_calls.static_call_key(mode, aten.mul.Tensor, (x[:, :4], x[:, :4]), {})
             assert key != other  # for others than this cache offsets count
+
+
+@pytest.mark.parametrize("requires_grad", [False, True])
+def test_views_in_no_grad_require_gradients_where_their_base_does(requires_grad):
+    mode = fake_mode()
+    calls = static_calls.static_calls(mode)
+    for _ in range(2):
+        base = fake_like(mode, torch.randn(3, 4)).requires_grad_(requires_grad)
+        with torch.no_grad():
+            assert calls.call(aten.alias.default, lambda _: None, (base,), {}).requires_grad == requires_grad

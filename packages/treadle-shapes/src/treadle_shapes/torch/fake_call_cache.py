@@ -310,9 +310,7 @@ class FakeCallCache:
         if kind is View:
             source = tensors[entry.argument]
             with in_kernel_invocation_manager(self.mode):
-                # PyTorch 2.13 imports torch.distributed.tensor, and sympy with it, for the first operator that takes a fake tensor.
-                plain = torch.Tensor._make_subclass(torch.Tensor, source)
-                alias = torch.as_strided(plain, entry.sizes, entry.strides, entry.offset)
+                alias = torch.as_strided(source, entry.sizes, entry.strides, entry.offset)
             return made_fake(self.mode, alias, source.fake_device)
         if kind is Argument:
             return tensors[entry.argument]
