@@ -233,7 +233,8 @@ class DictIterator(IteratorValue):
 
     def next(self, tx: TraceContext) -> Value | None:
         """Raises RuntimeError when the keys of the dict have changed, as Python's iterators do."""
-        if issubclass(self.mapping.cls, collections.OrderedDict) and list(self.mapping.entries) != self.keys:
+        entries = self.mapping.entries  # those of an object's `__dict__` are brought up to date
+        if issubclass(self.mapping.cls, collections.OrderedDict) and list(entries) != self.keys:
             raise Unsupported("builtin-method", "iteration over an OrderedDict whose keys change")
         try:
             hashed = next(self.host, _END)
@@ -242,7 +243,7 @@ class DictIterator(IteratorValue):
         self.position += 1
         if hashed is _END:
             return None
-        key, value = self.mapping.entries[hashed]
+        key, value = entries[hashed]
         return self.make(key, value.force(tx) if self.view != "keys" and isinstance(value, LazyValue) else value)
 
     def reconstruct(self, cg: Any) -> None:
