@@ -22,6 +22,13 @@ LOOPS = {
     "tensors": lambda: [torch.full((2,), number) for number in NUMBERS.values()],
     "keys": lambda: {0.5: "a", 1.5: "b", 2.5: "c", 3.5: "d", 4.5: "e"},
     "values": lambda: NUMBERS.values(),
+    "items backwards": lambda: reversed(NUMBERS.items()),
+    "set": lambda: {2, 3, 4, 5, 6},
+    "frozenset": lambda: frozenset(range(5)),
+    "letters": lambda: "abcde",
+    "umlauts": lambda: "\u00e4bcd\u00fc",
+    "backwards": lambda: reversed(list(NUMBERS.values())),
+    "tuple backwards": lambda: reversed(tuple(NUMBERS.values())),
     "default dict": lambda: collections.defaultdict(list, NUMBERS).values(),
     "enumerate": lambda: enumerate(NUMBERS.values(), 3),
     "enumerate of items": lambda: enumerate(NUMBERS.items()),
@@ -34,7 +41,7 @@ LOOPS = {
 def number_in(item):
     while isinstance(item, tuple):
         item = item[-1]
-    return item
+    return len(item) if isinstance(item, str) else item
 
 
 def turns(x, loop):
@@ -250,15 +257,20 @@ def test_what_is_left_of_an_iterator():
         lambda: iter({0: 1, 2: 3, 4: 5}),
         lambda: iter(dict(a=0, b=0.5).values()),
         lambda: iter([]),
+        lambda: iter({0, 1, 2, 3}),
+        lambda: reversed([3, 1.5, 0]),
+        lambda: reversed((3, 2, 0, 0)),
         lambda: zip([1, 2], [0, 1]) and iter((1, 2, 3)),
     ]
-    run, _ = compiled(program)
-    for make in makers * 2:
-        found = []
-        for function in (run, program):
-            numbers = make()
-            found.append((outcome(function, numbers)[0], list(numbers)))
-        assert same(*found)
+    for make in makers:
+        run, recorder = compiled(program)
+        for _ in range(3):
+            found = []
+            for function in (run, program):
+                numbers = make()
+                found.append((outcome(function, numbers)[0], list(numbers)))
+            assert same(*found)
+        assert not recorder.skips
 
 
 def test_many_items_of_a_dict():

@@ -115,7 +115,7 @@ _DUNDERS: dict[str, _Dunder] = by_name(
     ("__invert__", lambda tx, v, args: unary_op(tx, "~", v)),
     ("__str__", lambda tx, v, args: to_str(tx, v)),
     ("__repr__", lambda tx, v, args: to_repr(tx, v)),
-    ("__reversed__", lambda tx, v, args: tx.list_iterator(v.unpack(tx)[::-1])),
+    ("__reversed__", lambda tx, v, args: v.iterate_backwards(tx)),
     *[(name, _comparison(text)) for text, (_, name, _) in COMPARE.items()],
     *[(f"__{name}__", _forward(text)) for text, (_, name) in BINARY.items()],
     *[(f"__r{name}__", _reflected(text)) for text, (_, name) in BINARY.items()],

@@ -211,21 +211,24 @@ class FixedIterator(IteratorValue):
 
 
 class DictIterator(IteratorValue):
-    """`iter(d)`, `iter(d.values())` or `iter(d.items())`; `make` makes the item of a (key, value) pair.
+    """`iter(d)`, `iter(d.values())` or `iter(d.items())`, or `reversed` of one; `make` makes the item of a (key, value) pair.
 
     `host` iterates over the entries, a dict to which the program's changes happen too, and so it raises what the program's iterator does.
     """
 
-    __slots__ = ("cls", "host", "keys", "make", "mapping", "position", "view")
+    __slots__ = ("cls", "host", "is_backwards", "keys", "make", "mapping", "position", "view")
 
-    def __init__(self, mapping: Any, view: str, cls: type, make: Callable[[Value, Value], Value]):
+    def __init__(
+        self, mapping: Any, view: str, cls: type, make: Callable[[Value, Value], Value], is_backwards: bool = False
+    ):
         self.source = None
         self.mapping = mapping
         self.view = view
         self.cls = cls
         self.make = make
         self.keys = list(mapping.entries)
-        self.host = iter(mapping.entries)
+        self.is_backwards = is_backwards
+        self.host = reversed(mapping.entries) if is_backwards else iter(mapping.entries)
         self.position = 0
 
     def python_type(self) -> type:
@@ -250,7 +253,8 @@ class DictIterator(IteratorValue):
         mapping = self.mapping if self.mapping.owner is None else self.mapping.owner
         if cg.mutations.is_mutated(mapping) or list(self.mapping.entries) != self.keys:
             raise Unsupported("reconstruct", f"a {self.cls.__name__} of a dict that has changed")
-        cg.call_const(_dict_iterator_after, mapping, Constant(self.view), Constant(self.position))
+        after = _backwards_after if self.is_backwards else _dict_iterator_after
+        cg.call_const(after, mapping, Constant(self.view), Constant(self.position))
 
 
 _END: Any = object()
@@ -269,6 +273,10 @@ def _iterator_after(owner: Any, count: int) -> Any:
 
 def _dict_iterator_after(mapping: Any, view: str, count: int) -> Any:
     return _iterator_after(getattr(mapping, view)(), count)
+
+
+def _backwards_after(mapping: Any, view: str, count: int) -> Any:
+    return advanced(reversed(getattr(mapping, view)()), count)
 
 
 class HostIterator(IteratorValue):

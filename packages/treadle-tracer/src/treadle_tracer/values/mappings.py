@@ -278,6 +278,9 @@ class DictValue(Value):
     def iterate(self, tx: TraceContext) -> Value:
         return view_iterator(tx, self, "keys")
 
+    def iterate_backwards(self, tx: TraceContext) -> Value:
+        return view_iterator(tx, self, "keys", is_backwards=True)
+
     def raw_entries(self, tx: TraceContext) -> dict[Any, tuple[Value, Value]]:
         """Entries to copy into another dict; values may be lazy."""
         self.guard_keys(tx)
@@ -540,7 +543,12 @@ VIEW_TYPES: dict[type, dict[str, type]] = {
     for cls in (collections.OrderedDict, dict)
 }
 """The types of views by the class of the dict and the method that gives the view."""
-_ITERATOR_TYPES = {"keys": type(iter({})), "values": type(iter({}.values())), "items": type(iter({}.items()))}
+_VIEWS = {"keys": {}.keys(), "values": {}.values(), "items": {}.items()}
+_ITERATOR_TYPES = {
+    False: {kind: type(iter(view)) for kind, view in _VIEWS.items()},
+    True: {kind: type(reversed(view)) for kind, view in _VIEWS.items()},
+}
+"""By whether they go backwards."""
 
 
 class DictView(Value):
@@ -566,6 +574,9 @@ class DictView(Value):
 
     def iterate(self, tx: TraceContext) -> Value:
         return view_iterator(tx, self.mapping, self.kind)
+
+    def iterate_backwards(self, tx: TraceContext) -> Value:
+        return view_iterator(tx, self.mapping, self.kind, is_backwards=True)
 
     def length(self, tx: TraceContext) -> int:
         return self.mapping.length(tx)
@@ -600,12 +611,15 @@ class DictView(Value):
         cg.cb.call(1)
 
 
-def view_iterator(tx: TraceContext, mapping: DictValue, kind: str) -> Value:
+def view_iterator(tx: TraceContext, mapping: DictValue, kind: str, is_backwards: bool = False) -> Value:
     """An iterator that raises RuntimeError when the dict changes its size, as Python's does."""
     mapping.guard_keys(tx)
-    return DictIterator(mapping, kind, _ITERATOR_TYPES[kind], _VIEW_ITEMS[kind])
+    is_ordered = is_subtype(mapping.python_type(), collections.OrderedDict)
+    cls = _ODICT_ITERATOR if is_ordered else _ITERATOR_TYPES[is_backwards][kind]
+    return DictIterator(mapping, kind, cls, _VIEW_ITEMS[kind], is_backwards)
 
 
+_ODICT_ITERATOR = type(iter(collections.OrderedDict()))
 _VIEW_ITEMS: dict[str, Callable[[Value, Value], Value]] = {
     "keys": lambda key, value: key,
     "values": lambda key, value: value,

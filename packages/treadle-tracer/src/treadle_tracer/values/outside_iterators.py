@@ -4,7 +4,7 @@
         return [layer(x) for layer in layers]
 
 The trace knows where one stands, takes its items in the graph's stead, and the real one is moved on at the end. Where a continuation
-starts in a loop, and for dicts, it looks at the next items instead: see `values.peeked_iterators`.
+starts in a loop, and for dicts and sets, it looks at the next items instead: see `values.peeked_iterators`.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from treadle_tracer.by_identity import IdentityDict, IdentitySet
+from treadle_tracer.by_identity import IdentityDict
 from treadle_tracer.dynamic import is_small_integer
 from treadle_tracer.errors import Unsupported
 from treadle_tracer.source import ApplySource
@@ -23,7 +23,7 @@ from treadle_tracer.values.base import Constant
 from treadle_tracer.values.iteration import LIST_ITERATOR
 from treadle_tracer.values.iterators import CombiningIterator, FilterIterator
 from treadle_tracer.values.peeked_iterators import (
-    DICT_ITERATORS,
+    PEEKED_ITERATORS,
     RANGE_ITERATOR,
     TUPLE_ITERATOR,
     can_be_peeked_at,
@@ -233,8 +233,7 @@ _WRAPPERS: IdentityDict[type, Callable[[TraceContext, Any, Source], Value]] = Id
         filter: _of_filter,
     }
 )
-_LEAVES = IdentitySet((LIST_ITERATOR, TUPLE_ITERATOR, RANGE_ITERATOR))
-OUTSIDE_ITERATORS = (*_WRAPPERS, *DICT_ITERATORS)
+OUTSIDE_ITERATORS = tuple({*_WRAPPERS, *PEEKED_ITERATORS})
 """The types of such iterators."""
 
 _DEEPEST = 4
@@ -245,21 +244,16 @@ def wrap_iterator(tx: TraceContext, obj: Any, source: Source) -> Value | None:
     if not _is_known(obj, _DEEPEST):
         return None
     kind = type(obj)
-    if kind in DICT_ITERATORS or (kind in _LEAVES and not tx.unrolls_outside_iterators):
+    if kind not in _WRAPPERS or (kind in PEEKED_ITERATORS and not tx.unrolls_outside_iterators):
         return peeked_iterator(tx, obj, source, sys.maxsize if tx.unrolls_outside_iterators else 1)
     tx.guards.add(source, "type_is", kind)
     return _WRAPPERS[kind](tx, obj, source)
 
 
 def _is_known(obj: Any, depth: int, below_enumerate: bool = False) -> bool:
-    """Whether all that the iterator goes over is a list, tuple, range or dict. Below an `enumerate`, no function is called: the real one
-    would call it again."""
+    """Whether all items of the iterator can be asked for. Below an `enumerate`, no function is called: the real one would call it again."""
     kind = type(obj)
-    if kind is RANGE_ITERATOR:
-        return True
-    if kind is LIST_ITERATOR or kind is TUPLE_ITERATOR:
-        return type(_sequence(obj)) is (list if kind is LIST_ITERATOR else tuple)
-    if kind in DICT_ITERATORS:
+    if kind in PEEKED_ITERATORS:
         return can_be_peeked_at(obj)
     if kind not in _WRAPPERS or not depth or (below_enumerate and kind in (map, filter, enumerate)):
         return False

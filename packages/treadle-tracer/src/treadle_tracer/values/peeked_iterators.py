@@ -7,7 +7,8 @@
 A continuation that starts in a loop has the iterator of that loop as an argument. It takes one item, the one that comes next wherever the
 iterator stands, so that the rest of a turn and the begin of the next one are one graph, the same for all turns. Python takes a second item.
 
-Iterators over dicts are known in this way only: where they stand in the dict cannot be asked for, but the items that are left can.
+Iterators over dicts, sets and strings, and those that go backwards, are known in this way only: where one stands in a dict cannot be asked
+for, but the items that are left can.
 """
 
 from __future__ import annotations
@@ -34,10 +35,17 @@ if TYPE_CHECKING:
 
 TUPLE_ITERATOR, RANGE_ITERATOR = type(iter(())), type(iter(range(0)))
 _ITEM_ITERATOR = type(iter({}.items()))
-DICT_ITERATORS = IdentitySet((type(iter({})), type(iter({}.values())), _ITEM_ITERATOR))
+_BACKWARDS_ITEM_ITERATOR = type(reversed({}.items()))
+_DICT_ITERATORS = (
+    *(type(iter(view)) for view in ({}.keys(), {}.values(), {}.items())),
+    *(type(reversed(view)) for view in ({}.keys(), {}.values(), {}.items())),
+)
+_SET_ITERATOR = type(iter(set()))
+_BACKWARDS = (type(reversed([])), reversed)
+_STRING_ITERATORS = (type(iter("a")), type(iter("\u00e4")))  # one for ASCII
 
 _MOST_LEFT = 256
-"""Each look at an iterator over a dict copies the items that are left."""
+"""Each look at an iterator over a dict or set copies the items that are left."""
 
 
 # ---- looking at a real iterator, by the pickling protocol; none of it runs code of the program
@@ -61,11 +69,29 @@ def _ahead_in_sequence(iterator: Any, position: int = 0) -> tuple[Any, ...]:
     if len(parts) == 2:  # it has let go of what it went over: later items are not seen
         return ()
     at = parts[2] + position
-    return tuple(parts[1][0][at : at + 1])
+    return tuple(_plain(parts[1][0])[at : at + 1])
 
 
-def _ahead_in_dict(iterator: Any, position: int = 0) -> tuple[Any, ...]:
-    """Raises RuntimeError where the dict has changed its size, as the iterator does."""
+def _ahead_backwards(iterator: Any, position: int = 0) -> tuple[Any, ...]:
+    parts = iterator.__reduce__()
+    if len(parts) == 2:
+        return ()
+    sequence, at = _plain(parts[1][0]), parts[2] - position
+    return (sequence[at],) if 0 <= at < len(sequence) else ()
+
+
+def _plain(sequence: Any) -> Any:
+    """The sequence. Raises TypeError for subclasses, which have methods of their own."""
+    if type(sequence) not in _SEQUENCES:
+        raise TypeError("no list, tuple or string")
+    return sequence
+
+
+_SEQUENCES = IdentitySet((list, tuple, str))
+
+
+def _ahead_in_table(iterator: Any, position: int = 0) -> tuple[Any, ...]:
+    """Raises RuntimeError where the dict or set has changed its size, as the iterator does."""
     if operator.length_hint(iterator) > _MOST_LEFT:
         raise RuntimeError("too many items are left")
     return tuple(iterator.__reduce__()[1][0][position : position + 1])
@@ -76,10 +102,14 @@ _AHEAD: IdentityDict[type, Callable[..., tuple[Any, ...]]] = IdentityDict(
         LIST_ITERATOR: _ahead_in_sequence,
         TUPLE_ITERATOR: _ahead_in_sequence,
         RANGE_ITERATOR: _ahead_in_range,
-        **dict.fromkeys(DICT_ITERATORS, _ahead_in_dict),
+        _SET_ITERATOR: _ahead_in_table,
+        **dict.fromkeys(_DICT_ITERATORS, _ahead_in_table),
+        **dict.fromkeys(_BACKWARDS, _ahead_backwards),
+        **dict.fromkeys(_STRING_ITERATORS, _ahead_in_sequence),
     }
 )
 """What comes behind `position` other items, in a tuple, which is empty where nothing does."""
+PEEKED_ITERATORS = IdentitySet(tuple(_AHEAD))
 
 
 class _Ahead:
@@ -103,8 +133,8 @@ def _ahead(kind: type, position: int) -> Callable[[Any], tuple[Any, ...]]:
 
 
 def _container(iterator: Any) -> Any:
-    """The list or dict that an iterator goes over; None at its end."""
-    kind = dict if type(iterator) in DICT_ITERATORS else list
+    """The list, dict or set that an iterator goes over; None at its end and for what cannot be changed."""
+    kind = dict if type(iterator) in _DICT_ITERATORS else set if type(iterator) is _SET_ITERATOR else list
     return next((found for found in gc.get_referents(iterator) if is_subtype(type(found), kind)), None)
 
 
@@ -112,7 +142,7 @@ def _container(iterator: Any) -> Any:
 
 
 class PeekedIterator(TakenIterator):
-    """An iterator over a list, tuple, range or dict of which the trace takes up to `most` items."""
+    """An iterator of one of `PEEKED_ITERATORS`, of which the trace takes up to `most` items."""
 
     __slots__ = ("most",)
 
@@ -132,7 +162,7 @@ class PeekedIterator(TakenIterator):
         if not found:
             return None
         (item,), at = found, TupleItemSource(place, 0)
-        if type(self.obj) is _ITEM_ITERATOR:  # which makes a new tuple each time
+        if type(self.obj) in (_ITEM_ITERATOR, _BACKWARDS_ITEM_ITERATOR):  # which makes a new tuple each time
             return TupleValue(tuple(tx.wrap(part, TupleItemSource(at, n)) for n, part in enumerate(item)))
         if type(self.obj) is RANGE_ITERATOR and is_small_integer(item):
             return tx.symbols.integer(tx, item, at)  # it will be another one in the next turn
@@ -149,7 +179,7 @@ class PeekedIterator(TakenIterator):
             return
         assert self.source is not None
         is_changed = written.is_mutated(tx.wrap(container, ApplySource(self.source, _container)))
-        if is_changed or (type(container) is not list and any(written.global_stores())):
+        if is_changed or (type(self.obj) in _DICT_ITERATORS and any(written.global_stores())):
             raise Unsupported("builtin-method", "an iterator from outside over a container that the trace has changed")
 
 
@@ -160,16 +190,16 @@ def peeked_iterator(tx: TraceContext, obj: Any, source: Source, most: int) -> Va
 
 
 def can_be_peeked_at(iterator: Any) -> bool:
-    """Whether the next items of an iterator over a dict can be asked for."""
+    """Whether the next items of an iterator can be asked for."""
     try:
-        _ahead_in_dict(iterator)
-    except RuntimeError:
+        _AHEAD[type(iterator)](iterator)
+    except (RuntimeError, TypeError):
         return False
     return True
 
 
 __all__ = [
-    "DICT_ITERATORS",
+    "PEEKED_ITERATORS",
     "RANGE_ITERATOR",
     "TUPLE_ITERATOR",
     "PeekedIterator",

@@ -156,6 +156,10 @@ class Value:
             tx.raise_exception(TypeError, f"iter() returned non-iterator of type '{name}'")
         return found
 
+    def iterate_backwards(self, tx: TraceContext) -> Value:
+        """`reversed(self)` of a built-in container."""
+        return tx.list_iterator(self.unpack(tx)[::-1])
+
     def next(self, tx: TraceContext) -> Value | None:
         """The next item, or None when the iterator is exhausted."""
         try:
