@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+import torch.nn.functional as F  # noqa: N812 (the name everybody knows)
 
 import treadle
 
@@ -126,6 +127,35 @@ def test_nothing_to_read_at_a_position(name: str) -> None:
     rows = 4 if "found" in name else 0
     kind, _ = same(GATHERS[name], lambda: (torch.zeros(rows, 1), torch.tensor([0, 1])))
     assert kind == "raises"
+
+
+@pytest.mark.filterwarnings("error::treadle.TreadleWarning")
+@pytest.mark.parametrize("dynamic", [None, True])
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x: (x * 2).logsumexp(()),
+        lambda x: F.smooth_l1_loss(x * 2, x, beta=-1.0),
+        lambda x: F.celu(x * 2, 0.0),
+        lambda x: torch.slice_scatter(x * 2, x, 0, 1),
+        lambda x: torch.diagonal_scatter(x * 2, x),
+        lambda x: (x * 2).index_put((torch.arange(2), torch.arange(3)), x[0, 0]),
+        lambda x: (x := x * 2)[1:].add_(x[:-1]),
+    ],
+)
+def test_what_only_eager_refuses(function: Callable[..., Any], dynamic: bool | None) -> None:
+    compiled = treadle.compile(function, dynamic=dynamic)
+    for rows in (3, 4, 6, 7):
+        texts = []
+        for run in (function, compiled):
+            with pytest.raises((RuntimeError, IndexError)) as raised:
+                run(torch.ones(rows, 4))
+            texts.append((raised.type, str(raised.value)))
+        assert texts[0] == texts[1]
+
+
+def test_deviations_whose_squares_are_no_floats() -> None:
+    same(lambda x: torch.cat([x.std(1), x.std(0), x.std()[None]]) * 2, lambda: (memory().view(4, 6) * 1e30,))
 
 
 def test_one_wrong_position() -> None:

@@ -28,6 +28,7 @@ class Costs:
     held_row: a kernel reads a row of up to this many elements once, however many reductions and results need it; 0: as often as they do.
     moments_across: whether rows that lie across each other in memory, as the groups of channels-last images do, have their moments computed
         of those of single columns.
+    wide_moments: whether variances are computed in float64, as ATen does on CPUs: squares of floats beyond 1e19 are no floats.
     tiled_points: a loop over at least so many points that reads across the axis that it writes along stands alone, so that it walks memory
         in tiles; 0: never.
     min_parallel: with several workers, a kernel should have at least so many shared outer points, ...
@@ -58,6 +59,7 @@ class Costs:
     reordered_row: int = 0
     held_row: int = 0
     moments_across: bool = False
+    wide_moments: bool = False
     tiled_points: int = 0
     min_parallel: int = 2
     max_serial: int = 1 << 14

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -106,3 +107,19 @@ def test_infinity_and_nan_reach_the_results() -> None:
     x[3, 4] = torch.inf
     mean, variance = lambda x: torch.var_mean(x)[1], lambda x: x.var()
     assert interpret(lowered(mean, x), [x])[0].isinf() and interpret(lowered(variance, x), [x])[0].isnan()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("name", ["deviation", "deviation of rows", "mean and deviation of columns"])
+def test_deviations_whose_squares_are_no_floats(name: str, dtype: torch.dtype) -> None:
+    """ATen's kernels for CPUs compute in float64."""
+    function = {
+        "deviation": lambda x: (x.std(),),
+        "deviation of rows": lambda x: (x.std(1),),
+        "mean and deviation of columns": lambda x: torch.std_mean(x, 0),
+    }[name]
+    x = (torch.randn(24, 16) * 1e30).to(dtype)
+    program = lowered(function, x, replace(COSTS, wide_moments=True))
+    assert verify(program) == []
+    for result, wanted in zip(interpret(program, [x]), function(x.double()), strict=True):
+        torch.testing.assert_close(result, wanted.to(dtype))

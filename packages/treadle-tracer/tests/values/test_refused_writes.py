@@ -72,6 +72,67 @@ def test_of_an_expanded_tensor(name, dynamic):
     assert bool(said.breaks or said.skips) == (name not in CAPTURED)
 
 
+def shift(x):
+    x[1:] += x[:-1]
+
+
+def shift_items(x):
+    x[1:] = x[:-1]
+
+
+ON_MEMORY_THAT_IS_READ = {
+    "add_": lambda x: x[1:].add_(x[:-1]),
+    "iadd": shift,
+    "items": shift_items,
+    "copy_": lambda x: x[1:].copy_(x[:-1]),
+    "transposed": lambda x: x[:3].add_(x[:3].t()),
+    "out": lambda x: torch.add(x[1:], 1, out=x[:-1]),
+    "lerp_": lambda x: x[1:].lerp_(x[:-1], 0.5),
+    "index_put_": lambda x: x[:-1].index_put_((torch.arange(4),), x[1:]),
+    "index_put_ of itself": lambda x: x.index_put_((torch.arange(5),), x),
+    "items at positions": lambda x: x.__setitem__(torch.arange(4), x[1:]),
+    "scatter_": lambda x: x[:-1].scatter_(0, torch.zeros(4, 3, dtype=torch.long), x[1:]),
+    "index_add_ of itself": lambda x: x.index_add_(0, torch.arange(5), x),
+    "cumsum": lambda x: torch.cumsum(x[1:], 0, out=x[:-1]),
+}
+ON_OTHER_MEMORY = {
+    "another row": lambda x: x[0].add_(x[1]),
+    "item": lambda x: x.__setitem__(0, x[1]),
+    "the same rows": lambda x: x[1:].add_(x[1:]),
+    "neighbours": lambda x: x[:2].add_(x[2:4]),
+    "columns": lambda x: x[:, 1:].add_(x[:, :-1]),
+    "other values": lambda x: x[1:].add_(x[:-1] * 2),
+}
+
+
+@pytest.mark.parametrize("dynamic", (None, True))
+@pytest.mark.parametrize("name", (*ON_MEMORY_THAT_IS_READ, *ON_OTHER_MEMORY))
+def test_of_memory_that_another_argument_reads(name, dynamic):
+    program = program_of((ON_MEMORY_THAT_IS_READ | ON_OTHER_MEMORY)[name])
+    run, said = compiled(program, dynamic=dynamic)
+    for _ in range(2):
+        expected = outcome(program, lambda: torch.arange(15.0).view(5, 3))
+        assert outcome(run, lambda: torch.arange(15.0).view(5, 3)) == expected
+        assert isinstance(expected[0], str) == (name in ON_MEMORY_THAT_IS_READ)
+    assert bool(said.breaks or said.skips) == (name in ON_MEMORY_THAT_IS_READ)
+
+
+def test_of_an_argument_that_shares_memory_with_another():
+    def program(x, y):
+        return x.add_(y)
+
+    run, _ = compiled(program)
+    for start in (5, 4, 1):
+        found = []
+        for function in (program, run):
+            memory = torch.arange(9.0)
+            try:
+                found.append(function(memory[:4], memory[start : start + 4]).tolist())
+            except RuntimeError as error:
+                found.append(str(error))
+        assert found[0] == found[1]
+
+
 IN_PLACE = {
     "dropout": lambda x: F.dropout(x, 0.5, True, True),
     "dropout, used": lambda x: F.dropout(x, 0.5, True, True) * 2,

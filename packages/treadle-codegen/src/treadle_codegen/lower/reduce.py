@@ -169,7 +169,8 @@ def _variance(
     dims = normalize_dims(dim, x.dim)
     count = count_of(x, dims)
     lw.realize_for_reuse(x)
-    accumulate = compute_dtype(dtype)
+    squares_fit = not lw.costs.wide_moments or dtype == torch.float16
+    accumulate = compute_dtype(dtype) if squares_fit else torch.float64
     off = 1 if correction is None else correction
 
     def after(o: LoopBuilder, total: int) -> int:
@@ -230,6 +231,8 @@ def std_mean(lw: Lowering, x: TensorExpr, dim: Any = None, *, correction: Any = 
 def logsumexp(lw: Lowering, x: TensorExpr, dim: Any, keepdim: bool = False) -> TensorExpr | None:
     if x.dtype not in FLOATS or any(size == 0 for size in x.shape):
         return None
+    if isinstance(dim, (list, tuple)) and not dim and x.dim and not keepdim:
+        return None  # eager raises, though its meta kernel gives sizes
     dims = normalize_dims(dim, x.dim)
     lw.realize_for_reuse(x)
     top = extremum(lw, "max", x, dims, True)

@@ -28,6 +28,7 @@
   (2.11 to 2.13).
 - dimensions out of range: `x.softmax(7)` of a matrix raises in eager only; a few of PyTorch's fake kernels ask nothing of the dimension
   (torch 2.11 to 2.13).
+- arguments that eager refuses: `refused_arguments`.
 - gradients of resampling: PyTorch has fake kernels in C++ for most of them, which take no symbolic sizes (torch 2.11 to 2.13).
 - zeros of tangents: forward-mode derivatives make zeros in the layout of a primal in C++, which takes no symbolic offsets (torch 2.11 to
   2.13).

@@ -30,6 +30,7 @@ from treadle_shapes.torch import (
     fast_kernels,
     light_imports,
     patches,
+    refused_arguments,
 )
 from treadle_shapes.torch.constants import LightConverter
 from treadle_shapes.torch.made_fakes import made_fake
@@ -125,7 +126,10 @@ _dispatch_with_our_tables = _rebound(
 
 
 def _dispatch_impl(mode: Any, func: Any, types: Any, args: Any, kwargs: Any) -> Any:
-    """Try the direct kernels, then those of PyTorch with Treadle's added."""
+    """Check what PyTorch does not check, then try the direct kernels, then those of PyTorch with Treadle's added."""
+    check = refused_arguments.checks().get(func)
+    if check is not None:
+        check(mode, *args, **kwargs)
     direct = direct_kernels.KERNELS.get(func)
     found = NotImplemented if direct is None else direct(mode, *args, **kwargs)
     if found is NotImplemented:

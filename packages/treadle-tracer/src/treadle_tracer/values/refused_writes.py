@@ -1,6 +1,6 @@
-"""Writes that PyTorch refuses when they run, and fake tensors do not: to a tensor whose elements share memory, to one that was made in
-inference mode, and to leaves and views of autograd's graph. The graph breaks in front of them, so that what the program has done before is
-done when PyTorch raises.
+"""Writes that PyTorch refuses when they run, and fake tensors do not: to a tensor whose elements share memory or that another argument
+shares, to one that was made in inference mode, and to leaves and views of autograd's graph. The graph breaks in front of them, so that
+what the program has done before is done when PyTorch raises.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from torch import fx
 from treadle_shapes.torch import Kind, is_made_without_gradients, share_version_counter
 from treadle_shapes.torch import operator as operator_record
 from treadle_tracer.values.call_effects import storages, written_arguments
+from treadle_tracer.values.overlapping_memory import why_overlaps
 
 if TYPE_CHECKING:
     from treadle_tracer.values.tensor import TensorValue
@@ -21,11 +22,14 @@ if TYPE_CHECKING:
 
 def why_not_run(tx: TraceContext, node: fx.Node) -> str | None:
     """Why PyTorch may refuse the call of a node, or None. What None relies on is guarded."""
-    written = [argument.meta.get("example_value") for argument in written_arguments(node)]
+    arguments = written_arguments(node)
+    written = [argument.meta.get("example_value") for argument in arguments]
     record = operator_record(node.target)
     writes_elements = record is None or record.kind is not Kind.VIEW  # `t_` changes sizes and strides
     if writes_elements and any(map(_has_shared_elements, written)):
         return "it writes to an expanded tensor"
+    if writes_elements and arguments and (overlap := why_overlaps(node, arguments)) is not None:
+        return overlap
     made_in_inference_mode = tx.symbols.inference_storages
     if made_in_inference_mode and not torch.is_inference_mode_enabled():
         used = [argument.meta.get("example_value") for argument in node.all_input_nodes]

@@ -75,6 +75,7 @@ CPP = Target(
         overwritten_bytes=1
         << 17,  # less is in the second-level cache, where another walk costs no more than a loop's start
         moments_across=True,
+        wide_moments=True,
         tiled_points=1 << 12,  # fewer are in the first-level cache in whatever order they are read
         scatters_in_order=True,
         vector_products=True,

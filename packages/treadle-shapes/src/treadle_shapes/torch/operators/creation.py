@@ -7,7 +7,7 @@ a number which the dtype of the result cannot hold. `torch.tensor` rounds such a
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -78,14 +78,10 @@ families("tile _chunk_cat narrow_copy", kind=Kind.COPY)
 families("complex polar", kind=Kind.POINTWISE)
 families("diag_embed block_diag channel_shuffle pixel_shuffle rot90", kind=Kind.COPY, decompose=True)
 family("pixel_unshuffle", kind=Kind.COPY)
-families("select_scatter diagonal_scatter", kind=Kind.COPY, replaces_part=True, linear_in=_LINEAR_PART)
-family(
-    "slice_scatter",
-    kind=Kind.COPY,
-    replaces_part=True,
-    linear_in=_LINEAR_PART,
-    fake_correction="dimensions out of range",
-)
+_REPLACES_PART: Mapping[str, Any] = {"kind": Kind.COPY, "replaces_part": True, "linear_in": _LINEAR_PART}
+family("select_scatter", fake_correction="selections of another size", **_REPLACES_PART)
+family("diagonal_scatter", fake_correction="diagonals of another size", **_REPLACES_PART)
+family("slice_scatter", fake_correction="slices of another size", **_REPLACES_PART)
 
 
 def _as_strided_scatter(

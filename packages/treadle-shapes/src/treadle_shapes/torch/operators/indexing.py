@@ -43,7 +43,7 @@ _WITH_SOURCE = {"linear_in": (("self", "src"),)}
 family("scatter", overloads={"src": _WITH_SOURCE, "value": {"linear_in": (("self", "value"),)}}, **_SCATTER)
 family("scatter_add", **_SCATTER, **_WITH_SOURCE)
 families("index_add index_copy", linear_in=(("self", "source"),), **_SCATTER)
-family("index_put", linear_in=(("self", "values"),), **_SCATTER)
+family("index_put", fake_correction="positions of different shapes", linear_in=(("self", "values"),), **_SCATTER)
 families("scatter_reduce masked_scatter", **_SCATTER)
 family(
     "index_fill",

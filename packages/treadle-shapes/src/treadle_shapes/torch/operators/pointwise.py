@@ -179,7 +179,14 @@ families("hardswish hardsigmoid _prelu_kernel rrelu_with_noise", kind=Kind.POINT
 family("log_sigmoid_forward", kind=Kind.POINTWISE, fake_kernel=fake_kernels.log_sigmoid_forward)
 family("rrelu_with_noise_functional", kind=Kind.RANDOM, decompose=True)
 family("glu", kind=Kind.POINTWISE, cost=Cost.TRANSCENDENTAL, decompose=True)
-family("celu", kind=Kind.POINTWISE, cost=Cost.TRANSCENDENTAL, held_by_compute=("alpha",), decompose=True)
+family(
+    "celu",
+    kind=Kind.POINTWISE,
+    cost=Cost.TRANSCENDENTAL,
+    held_by_compute=("alpha",),
+    decompose=True,
+    fake_correction="no alpha",
+)
 family(
     "elu",
     kind=Kind.POINTWISE,
