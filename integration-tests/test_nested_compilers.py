@@ -44,6 +44,32 @@ def check_hook_is_on():
     assert treadle.stats().graphs == before + 1
 
 
+def test_functions_that_the_program_compiles_are_traced():
+    def program(x):
+        @treadle.compile
+        def scaled(y):
+            return y * scale
+
+        scale = x.shape[0]
+        return treadle.compile(body)(scaled(x))
+
+    outer = treadle.compile(program, fullgraph=True, backend="eager")
+    for rows in (2, 3, 5):
+        x = torch.randn(rows)
+        assert torch.equal(outer(x), body(x * rows))
+    assert treadle.stats().breaks == ()
+
+
+def test_options_of_what_the_program_compiles_are_checked():
+    def program(x):
+        return treadle.compile(body, backend="no such backend")(x * 2)
+
+    outer = treadle.compile(program, backend="eager")
+    for _ in range(2):
+        with pytest.raises(ValueError, match="no such backend"):
+            outer(torch.ones(2))
+
+
 def test_a_function_of_torch_compile_is_traced():
     inner = with_torch()
     outer = treadle.compile(lambda x: inner(x * 2).cos(), fullgraph=True, backend="eager")

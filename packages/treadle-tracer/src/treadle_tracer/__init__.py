@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from .room import is_out_of_room
     from .skips import Skip, SkipKind
     from .stance import set_stance
+    from .values.rules.nested_compilers import trace_functions_compiled_by
     from .values.rules.registered import allow_in_graph, assume_constant_result, substitute_in_graph
 
 _PLACES = {
@@ -35,6 +36,7 @@ _PLACES = {
     "allow_in_graph": "values.rules.registered",
     "assume_constant_result": "values.rules.registered",
     "substitute_in_graph": "values.rules.registered",
+    "trace_functions_compiled_by": "values.rules.nested_compilers",
     "Observer": "observer",
     "SilentObserver": "observer",
     "TracerOptions": "options",
@@ -72,6 +74,7 @@ __all__ = [
     "set_mark",
     "set_stance",
     "substitute_in_graph",
+    "trace_functions_compiled_by",
 ]
 
 

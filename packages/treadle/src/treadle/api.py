@@ -11,7 +11,7 @@ from typing import Any, TypeVar, overload
 import torch
 
 import treadle_frame
-from treadle_tracer import FrameCompiler, compile_handler
+from treadle_tracer import FrameCompiler, compile_handler, trace_functions_compiled_by
 
 from . import backends, bugs, compiled_functions, logs
 from .compiled_module import compiled_module, is_compiled_module, original_of
@@ -100,6 +100,9 @@ def compile(  # noqa: A001 (the name users expect)
     if backends.is_own(backend):
         return _sharing(target, f"{backend} {chosen}", handler)
     return attach(fn_or_module, handler())
+
+
+trace_functions_compiled_by(compile)
 
 
 def _sharing(target: Any, options: str, make_handler: Callable[[], FrameCompiler]) -> Any:

@@ -16,6 +16,7 @@ from treadle_tracer.source import InstanceDictSource, OwnDictSource
 from treadle_tracer.tables import by_name
 from treadle_tracer.values.assigned_data import assign_data
 from treadle_tracer.values.base import Constant, Method
+from treadle_tracer.values.call_effects import storages
 from treadle_tracer.values.class_lookup import MISSING, find_in_mro, is_descriptor, lookup
 from treadle_tracer.values.gradients import read_grad, set_requires_grad, write_grad
 from treadle_tracer.values.histories import history_at_exit
@@ -355,6 +356,15 @@ def _nbytes(self: TensorValue, tx: TraceContext, name: str) -> Value:
     return tx.binary_op("*", self.builtin_method(tx, "numel", [], {}), Constant(self.fake.itemsize))
 
 
+def _version(self: TensorValue, tx: TraceContext, name: str) -> Value:
+    """How often the program has written to a tensor that it has made. That of an outside tensor is another number at every call."""
+    memory = storages(self.fake)
+    outside = (known for known in tx.known_tensors() if known.obj is not None or known.source is not None)
+    if not memory or self.fake.is_inference() or any(storages(known.fake) & memory for known in outside):
+        raise Unsupported("tensor-attribute", f".{name}")
+    return Constant(self.fake._version)
+
+
 def _type_of(self: TensorValue, tx: TraceContext, name: str) -> Value:
     return tx.wrap_known(self.python_type())
 
@@ -373,6 +383,7 @@ _ATTRIBUTES: dict[str, Callable[[TensorValue, Any, str], Value]] = by_name(
     ("grad", _grad),
     ("grad_fn", lambda owner, tx, name: read_history(tx, owner)),
     ("nbytes", _nbytes),
+    ("_version", _version),
     ("__dict__", _own_dict),
     ("__class__", _type_of),
 )

@@ -1,18 +1,23 @@
 """`torch.compile(function)` in a traced program, and regions marked for it: the function is traced into the same graph, as one that
 has been compiled before is.
 
+`trace_functions_compiled_by` gives another compiler, the one that calls this tracer, the same rule. A call of it with options is left to
+Python, which checks them.
+
 `torch.compile(module)` and the form without a function, which make objects, are left to Python.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 
 from treadle_tracer.errors import Unsupported
 from treadle_tracer.values.base import NONE, LazyValue
 from treadle_tracer.values.functions import FunctionValue
+from treadle_tracer.values.rules.registered import REGISTERED
 from treadle_tracer.values.rules.rule import Args, Effect, Kwargs, Rule
 
 if TYPE_CHECKING:
@@ -25,6 +30,22 @@ def _compile(tx: TraceContext, args: Args, kwargs: Kwargs) -> Value:
     if not isinstance(model, FunctionValue):
         raise Unsupported("global-state", "torch.compile of other objects than functions")
     return model
+
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def trace_functions_compiled_by(compiler: F) -> F:
+    """Trace `compiler(function)(...)` in a program as a call of `function`. `compiler` takes the function as its first argument."""
+
+    def apply(tx: TraceContext, args: Args, kwargs: Kwargs) -> Value:
+        model = args[0].force(tx) if len(args) == 1 and isinstance(args[0], LazyValue) else args[0] if args else NONE
+        if len(args) != 1 or kwargs or not isinstance(model, FunctionValue):
+            raise Unsupported("global-state", f"{compiler.__name__} of other objects than functions, or with options")
+        return model
+
+    REGISTERED[compiler] = Rule(compiler, apply, Effect.NONE)
+    return compiler
 
 
 def _region(tx: TraceContext, args: Args, kwargs: Kwargs) -> Value:
