@@ -53,6 +53,20 @@ def of_an_input(x, plain, given):
     return v, given.unsqueeze(0)
 
 
+def of_what_was_detached(x, plain, given):
+    with torch.no_grad():
+        v, w = plain.detach()[0], given.detach()[0]
+    return v, w, x * 2
+
+
+def of_what_was_detached_before(x, plain, given):
+    h = (x * 2).detach()
+    d = given.detach()
+    with torch.no_grad():
+        v, w = h[0], d.view(-1)[1:]
+    return v, w, h
+
+
 def of_an_input_beside_gradients(x, plain, given):
     with torch.no_grad():
         v = given[0]
@@ -120,6 +134,8 @@ RETURNING = [
     a_part_returned_alone,
     returned_beside_something_computed,
     of_an_input,
+    of_what_was_detached,
+    of_what_was_detached_before,
     of_an_input_beside_gradients,
     viewed_again,
     of_a_tensor_that_is_written_to,

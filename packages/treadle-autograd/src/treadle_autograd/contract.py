@@ -117,6 +117,7 @@ class Relation(enum.Enum):
     UNRECORDED_OF_HISTORY = "such a view of a tensor that requires gradients, whatever the tensor here does"
     DETACHED = "no view, and without a history, as `detach` makes it"
     VIEW_OF_DETACHED = "a view of such a tensor"
+    UNRECORDED_OF_DETACHED = "a view of such a tensor that was made with gradients off"
     ONE_OF_SEVERAL = "one of the views that a single call gave, to which autograd refuses writes (`unbind`, `split`)"
 
 

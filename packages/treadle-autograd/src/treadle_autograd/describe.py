@@ -304,7 +304,11 @@ def _as_recorded(output: OutputDescription, node: Any) -> OutputDescription:
         return UnrecordedOutput(output.position) if has_none else output
     if not isinstance(output, (ViewOfInput, ViewOfFresh)):
         return output
-    if output.detached is not None or output.relation not in _VIEWS or not is_made_without_gradients(node):
+    if output.detached is not None or not is_made_without_gradients(node):
+        return output
+    if output.relation is Relation.VIEW_OF_DETACHED:
+        return replace(output, relation=Relation.UNRECORDED_OF_DETACHED)
+    if output.relation not in _VIEWS:
         return output
     if output.relation is Relation.ONE_OF_SEVERAL:
         if value.requires_grad:

@@ -75,6 +75,7 @@ _RELATED: dict[Relation, Callable[[MakeAlias], MakeAlias]] = {
     Relation.UNRECORDED_OF_HISTORY: _unrecorded_of_history,
     Relation.DETACHED: _then_detached,
     Relation.VIEW_OF_DETACHED: _of_detached,
+    Relation.UNRECORDED_OF_DETACHED: lambda view: _of_detached(_unrecorded(view)),
     Relation.ONE_OF_SEVERAL: _of_several,
 }
 
