@@ -47,3 +47,17 @@ def test_reductions_over_nothing(name, sizes, dynamic):
             assert got == want
         else:
             torch.testing.assert_close(got, want)
+
+
+@pytest.mark.parametrize("dynamic", [None, True])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.uint8, torch.bool, torch.int64])
+def test_any_and_all_over_no_dimensions_are_the_truth_of_each_element(dtype, dynamic):
+    def function(x):
+        return x.all(()), (x + x).any((), keepdim=True)
+
+    with treadle.config.patch(leave_unprofitable=False, raise_internal_errors=True):
+        compiled = treadle.compile(function, dynamic=dynamic)
+        for size in (3, 4, 5):
+            x = torch.arange(2 * size).view(2, size).remainder(3).to(dtype)
+            for got, want in zip(compiled(x), function(x), strict=True):
+                torch.testing.assert_close(got, want)

@@ -153,7 +153,10 @@ def all_(lw: Lowering, x: TensorExpr, dim: Any = None, keepdim: bool = False) ->
 
 
 def _truth(lw: Lowering, kind: str, x: TensorExpr, dim: Any, keepdim: bool) -> TensorExpr:
-    dims = normalize_dims(dim, x.dim) if not (isinstance(dim, (list, tuple)) and not dim) else list(range(x.dim))
+    if isinstance(dim, (list, tuple)) and not dim:  # no dimensions: the truth of each element
+        truth = lw.pointwise(lambda o, v: o.cast(v, torch.bool), [x], torch.bool, shape=x.shape)
+        return lw.pointwise(lambda o, v: v, [truth], lw.val.dtype, shape=x.shape)
+    dims = normalize_dims(dim, x.dim)
     return lw.reduce(kind, x, dims, keepdim=keepdim, dtype=lw.val.dtype, accumulate=torch.bool)
 
 
