@@ -173,6 +173,7 @@ class Tracer:
         self.grad_mode_uses = 0
         self.differentiated: list[Any] = []
         self.speculation: Speculates | None = None
+        self.vmap_levels: list[Any] = []
         self.failed_joins: collections.Counter[tuple[int, int]] = collections.Counter()
         self.deleted = DELETED
         self.separates = (options or TracerOptions()).separate

@@ -6,6 +6,7 @@ runs no code of the program. Which object it is gets guarded where the program a
 
 from __future__ import annotations
 
+import collections.abc
 import operator
 import types
 from typing import TYPE_CHECKING, Any
@@ -21,6 +22,11 @@ from treadle_tracer.values.value import Raised, Value
 if TYPE_CHECKING:
     from treadle_tracer.source import Source
     from treadle_tracer.values.value import TraceContext
+
+
+_OF_CALLABLES: type = type(collections.abc.Callable[..., None])  # type: ignore[assignment]
+PLAIN_ALIASES: tuple[type, ...] = (types.GenericAlias, types.UnionType, _OF_CALLABLES)
+"""The types of `list[int]`, `int | None` and `Callable[[int], bool]`, which are equal if their parts are."""
 
 
 class GenericAlias(ConcreteValue):
@@ -75,7 +81,7 @@ def wrap_alias(tx: TraceContext, obj: Any, source: Source) -> GenericAlias:
 
 def _is_of_plain_classes(obj: Any) -> bool:
     """Whether equality of this alias or union runs no code of the program."""
-    if not is_one_of(type(obj), (types.GenericAlias, types.UnionType)):
-        return isinstance(obj, type) and type(obj).__eq__ is type.__eq__
-    parts = (*obj.__args__, *([obj.__origin__] if type(obj) is types.GenericAlias else []))
+    if not is_one_of(type(obj), PLAIN_ALIASES):
+        return obj is ... or (isinstance(obj, type) and type(obj).__eq__ is type.__eq__)
+    parts = (*obj.__args__, *([] if type(obj) is types.UnionType else [obj.__origin__]))
     return all(map(_is_of_plain_classes, parts))

@@ -443,6 +443,11 @@ class TraceContext(LooksUp, Protocol):
         """Not None while a path is followed that may turn out not to be taken."""
         ...
 
+    @property
+    def vmap_levels(self) -> list[Any]:
+        """The levels that the trace has entered, innermost last: see `rules.vmap_levels`."""
+        ...
+
     # values of objects
 
     def call_by_modes(

@@ -59,7 +59,7 @@ from treadle_tracer.values.functions import (
     PartialValue,
     wrap_cell,
 )
-from treadle_tracer.values.generic_alias import GenericAlias, wrap_alias
+from treadle_tracer.values.generic_alias import PLAIN_ALIASES, GenericAlias, wrap_alias
 from treadle_tracer.values.graph_functions import goes_into_graph, rely_on_body
 from treadle_tracer.values.growing import OutsideList, OutsideTuple
 from treadle_tracer.values.jagged_tensors import is_jagged, wrap_jagged
@@ -495,8 +495,7 @@ WRAPPERS: IdentityDict[type, Callable[..., Value]] = IdentityDict(
         functools._lru_cache_wrapper: _known(CallableValue),
         types.MethodType: _method,
         types.ModuleType: _known(ModuleObject),
-        types.GenericAlias: wrap_alias,
-        types.UnionType: wrap_alias,
+        **dict.fromkeys(PLAIN_ALIASES, wrap_alias),
         types.CellType: _cell,
         contextvars.ContextVar: wrap_context_variable,
         random.Random: wrap_python_generator,

@@ -26,10 +26,11 @@ from treadle_shapes.torch import operator as operator_record
 from treadle_tracer.by_identity import is_one_of
 from treadle_tracer.errors import Unsupported
 from treadle_tracer.values import torch_calls
-from treadle_tracer.values.base import Constant, LazyValue
+from treadle_tracer.values.base import ConcreteValue, Constant, LazyValue
 from treadle_tracer.values.function_transform import Body, FunctionTransform, PullbackCall, call_transform
 from treadle_tracer.values.mappings import DictValue, dict_of
 from treadle_tracer.values.rules.rule import Effect, Rule
+from treadle_tracer.values.rules.vmap_levels import has_replaced_helpers, trace_vmap
 from treadle_tracer.values.sequences import ListValue, TupleValue
 from treadle_tracer.values.tensor import SymbolicValue, TensorValue
 from treadle_tracer.values.value import Raised, Value
@@ -60,7 +61,36 @@ def call_transformed(tx: TraceContext, function: FunctionValue, args: list[Value
     """A call of what a transform has returned. The transform's arguments stand in its cells."""
     free = {name: cell.load(tx) for name, cell in zip(function.code.co_freevars, function.closure, strict=True)}
     options = {name: value for name, value in free.items() if name not in _NO_OPTIONS}
-    return _apply(tx, _made_by()[function.code], options, free["func"], args, kwargs)
+    name = _made_by()[function.code]
+    if name == "vmap" and any(map(_is_opaque, pytree.tree_leaves([tree_of(tx, arg) for arg in args]))):
+        return _trace_vmap(tx, options, free["func"], args, kwargs)
+    return _apply(tx, name, options, free["func"], args, kwargs)
+
+
+def _is_opaque(leaf: Value) -> bool:
+    """Whether vmap takes apart an object that only the trace has: by functions registered with pytree, or by replaced helpers."""
+    if isinstance(leaf, (TensorValue, SymbolicValue, ConcreteValue)):
+        return False
+    return has_replaced_helpers() or leaf.python_type() in pytree.SUPPORTED_NODES
+
+
+def _trace_vmap(
+    tx: TraceContext,
+    options: Mapping[str, Value | None],
+    function: Value | None,
+    args: list[Value],
+    kwargs: dict[str, Value],
+) -> Value:
+    """A call of vmap whose arguments hold objects that the real transform cannot take apart."""
+    if tx.speculation is not None:
+        raise Unsupported("function-transform", "vmap on a path that the program may not take")
+    assert function is not None
+    with _fake_run(tx, "vmap"), tx.as_transformed():
+        try:
+            return trace_vmap(tx, options, function, args, kwargs)
+        except Raised as raised:
+            cls = raised.value.python_type().__name__
+            raise Unsupported("function-transform", f"vmap raises {cls}") from None
 
 
 def _jvp(tx: TraceContext, args: list[Value], kwargs: dict[str, Value]) -> Value:

@@ -42,6 +42,7 @@ from treadle_tracer.values.rules import (
     torch_functions,
     torch_state,
     unbacked_sizes,
+    vmap_levels,
 )
 from treadle_tracer.values.rules.registered import REGISTERED
 from treadle_tracer.values.rules.rule import Rule, folds
@@ -66,6 +67,7 @@ ALL_RULES: tuple[Rule, ...] = (
     *foreach.RULES,
     *numpy_arrays.RULES,
     *function_transforms.RULES,
+    *vmap_levels.RULES,
     *optimizers.RULES,
     *random_numbers.RULES,
     *output.RULES,
