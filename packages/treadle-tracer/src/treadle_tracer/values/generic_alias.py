@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 _OF_CALLABLES: type = type(collections.abc.Callable[..., None])  # type: ignore[assignment]
-PLAIN_ALIASES: tuple[type, ...] = (types.GenericAlias, types.UnionType, _OF_CALLABLES)
+PLAIN_ALIASES: tuple[Any, ...] = (types.GenericAlias, types.UnionType, _OF_CALLABLES)
 """The types of `list[int]`, `int | None` and `Callable[[int], bool]`, which are equal if their parts are."""
 
 
