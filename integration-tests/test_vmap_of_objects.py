@@ -131,6 +131,16 @@ def test_helpers_that_a_library_has_replaced(batches_shrink: None) -> None:
     check(lambda batch, x: vmap(one, (0, None))(batch, x) * len(batch.size), inputs)
 
 
+def test_concatenations_serve_all_sizes() -> None:
+    def one(batch: Batch, x: torch.Tensor) -> torch.Tensor:
+        return torch.cat([batch["w"] * batch["b"][:, None], x[:, None].expand(-1, 4) ** 2]).cos()
+
+    def program(batch: Batch, x: torch.Tensor) -> torch.Tensor:
+        return vmap(one, (0, None), 1)(batch, x) * 2
+
+    check(program, lambda size: [*inputs(size)[:1], torch.randn(size + 3, requires_grad=True)])
+
+
 def test_an_ensemble_that_is_trained_inside() -> None:
     model = nn.Linear(4, 2)
 

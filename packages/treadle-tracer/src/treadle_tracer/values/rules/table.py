@@ -43,6 +43,7 @@ from treadle_tracer.values.rules import (
     torch_state,
     unbacked_sizes,
     vmap_levels,
+    vmapped_concatenation,
 )
 from treadle_tracer.values.rules.registered import REGISTERED
 from treadle_tracer.values.rules.rule import Rule, folds
@@ -68,6 +69,7 @@ ALL_RULES: tuple[Rule, ...] = (
     *numpy_arrays.RULES,
     *function_transforms.RULES,
     *vmap_levels.RULES,
+    *vmapped_concatenation.RULES,
     *optimizers.RULES,
     *random_numbers.RULES,
     *output.RULES,
