@@ -78,7 +78,7 @@ class CodeState:
                       another path than in Python
     changed_meanwhile how many traces another thread has interrupted by changing what they iterated over
     left_whole        how many calls have run in Python because they hold objects weakly
-    left_to_initialise    how many calls have run in Python because a lazy module has made its parameters
+    left_to_initialise    how many calls have run in Python because they set something up: lazy modules, what a lock guards
     resting           how many calls Python runs before the next trace, by module instance, since none of those calls came again
     undecided         the lines, also of functions that are called in place, at which nothing is decided any more (`costly_decisions`)
     outlived          how many entries have been dropped because something else is gone, by the module instance that they were for

@@ -62,8 +62,8 @@ _CAUSED_BY_SIZES = ("raises", "torch-call-raises")
 _TELL_OBJECTS = ("weak-reference", "identity-of-made", "frame-read")
 # So many calls of a code object that hold objects weakly run in Python and are traced anew: the first ones may set up what later ones find.
 _MOST_LEFT = 2
-# After so many calls in which lazy modules have made their parameters, such calls break the graph.
-_MOST_INITIALISED = 8
+# After so many calls that set something up, those that break for this reason break the graph.
+_MOST_INITIALISED = {"lazy-module": 8, "outside-lock": 2}
 # So many traces of a code object decide on random numbers that they foresee. Where calls keep deciding differently, each needs a trace.
 _MOST_FORESEEN = 4
 # After so many traces in which no tensor was computed, a code object is left alone for good.
@@ -231,15 +231,21 @@ class Compilation:
         return Leave(_skip_for(reason))
 
     def _left_to_initialise(self, reason: Unsupported | None) -> Leave | None:
-        """Leave a call to Python, with all that it calls, in which a lazy module makes its parameters: it happens once for each module.
+        """Leave a call to Python, with all that it calls, that sets up what later calls find: a lazy module makes its parameters, or a lock
+        guards what is done once. A split call would be judged by pieces that no later call has.
 
-        A function that makes lazy modules itself, in every call, breaks there instead.
+        A function that makes lazy modules itself or takes a lock, in every call, breaks there instead.
         """
-        is_lazy = reason is not None and reason.code == "lazy-module"
-        if not is_lazy or self.state.left_to_initialise >= _MOST_INITIALISED:
+        if reason is None or self.state.left_to_initialise >= _MOST_INITIALISED.get(reason.code, 0):
+            return None
+        if reason.code == "outside-lock" and not self._sets_up_in_python:
             return None
         self.state.left_to_initialise += 1
         return Leave(_skip_for(reason))
+
+    @property
+    def _sets_up_in_python(self) -> bool:
+        return self.options.setup_in_eager and not self.options.fullgraph
 
     def _left_below(self, result: TraceResult) -> Leave | None:
         """Leave a call to Python, with all that it calls, where an operator raises behind `is_compiling()`: in Python it may not.

@@ -20,6 +20,7 @@ from treadle_tracer.values.exceptions import matches
 from treadle_tracer.values.functions import ClassValue
 from treadle_tracer.values.generators import GeneratorValue, send_into
 from treadle_tracer.values.joined import undecided_truth
+from treadle_tracer.values.locks import is_outside_lock
 from treadle_tracer.values.objects import ObjectValue
 from treadle_tracer.values.sequences import TupleValue
 from treadle_tracer.values.tracebacks import RunTimeTraceback
@@ -210,6 +211,8 @@ def prep_reraise_star(frame: Frame, i: Instruction) -> None:
 
 def _before_with(frame: Frame, i: Instruction) -> None:
     tx, manager = frame.tx, frame.stack.pop()
+    if is_outside_lock(manager):
+        raise Unsupported("outside-lock", manager.describe())
     enter, leave = special_method(tx, manager, "__enter__"), special_method(tx, manager, "__exit__")
     if enter is None or leave is None:
         name, missed = name_in_messages(manager.python_type()), "" if enter is None else " (missed __exit__ method)"

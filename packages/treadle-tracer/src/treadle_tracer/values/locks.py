@@ -12,6 +12,7 @@ from __future__ import annotations
 import _thread
 from typing import TYPE_CHECKING, Any
 
+from treadle_tracer.by_identity import is_one_of
 from treadle_tracer.bytecode.opcodes import MINOR
 from treadle_tracer.errors import Unsupported
 from treadle_tracer.values.base import FALSE, NONE, TRUE, Constant, boolean
@@ -24,6 +25,11 @@ LOCK: Any = type(_thread.allocate_lock())
 RLOCK: Any = _thread.RLock
 _TIMES_HELD = "times held"  # the name under which the state is recorded, so that a path that was only tried leaves none
 _LONGEST = _thread.TIMEOUT_MAX
+
+
+def is_outside_lock(value: Value) -> bool:
+    """Whether other threads may hold it: it is no lock that the trace has made."""
+    return not isinstance(value, LockValue) and is_one_of(value.python_type(), (LOCK, RLOCK))
 
 
 class LockValue(Value):
