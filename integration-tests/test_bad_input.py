@@ -214,3 +214,16 @@ def test_modules_stay_as_they_are() -> None:
     compiled = treadle.compile(layer)
     assert outcome(compiled, torch.ones(2, 4))[0] == "raises"
     torch.testing.assert_close(dict(layer.state_dict()), dict(before))
+
+
+def test_a_failing_check_names_the_line_of_the_program() -> None:
+    def doubled(x: torch.Tensor) -> torch.Tensor:
+        torch._check_tensor_all(x > 0, lambda: "some are not positive")
+        return x * 2
+
+    compiled = treadle.compile(doubled)
+    compiled(torch.ones(3))
+    with pytest.raises(RuntimeError, match="some are not positive") as caught:
+        compiled(-torch.ones(3))
+    (note,) = caught.value.__notes__
+    assert f"{__file__}:{doubled.__code__.co_firstlineno + 1} in doubled" in note

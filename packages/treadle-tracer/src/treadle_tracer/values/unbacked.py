@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import linecache
+import os
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any
@@ -28,6 +29,7 @@ from treadle_tracer.values.value import Value
 if TYPE_CHECKING:
     from torch import fx
 
+    from treadle_shapes import Frame
     from treadle_tracer.values.value import FrameView, TraceContext
 
 aten = torch.ops.aten
@@ -245,8 +247,14 @@ def _assert_text(env: Any, found: Any) -> str:
     """The message of a failing assert."""
     text = env.describe(found.condition)
     said = "" if found.message in ("", text) else f"{found.message}: "
-    place = f", needed at {found.stack[0]}" if found.stack else ""
+    place = f", needed at {_place(found.stack)}" if found.stack else ""
     return f"{said}{text} does not hold{place}"
+
+
+def _place(stack: tuple[Frame, ...]) -> Frame:
+    """The innermost line that is not part of PyTorch, such as the body of ``torch._check`` and what Treadle puts in its place."""
+    of_torch = (os.path.dirname(torch.__file__) + os.sep, torch._check_with.__code__.co_filename)
+    return next((frame for frame in stack if not frame.filename.startswith(of_torch)), stack[0])
 
 
 def refusal(tx: TraceContext, error: UnbackedError) -> Unsupported:
