@@ -104,8 +104,13 @@ class Expression:
 _PLAIN = (str, int, float, bool, type(None))
 
 
+def is_plain(value: Any) -> bool:
+    """Whether it is a string, a number or None, or a tuple of such."""
+    return type(value) in _PLAIN or (type(value) is tuple and all(map(is_plain, value)))
+
+
 class OnPlainValues:
-    """A pure function of strings and numbers. It refuses all else, which may run code of the program."""
+    """A pure function of strings, numbers and tuples of such. It refuses all else, which may run code of the program."""
 
     __slots__ = ("__name__", "function")
 
@@ -114,7 +119,7 @@ class OnPlainValues:
         self.__name__ = getattr(function, "__name__", "text")
 
     def __call__(self, *values: Any) -> Any:
-        if not all(type(value) in _PLAIN for value in values):
+        if not all(map(is_plain, values)):
             raise TypeError
         return self.function(*values)
 

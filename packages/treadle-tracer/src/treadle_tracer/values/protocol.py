@@ -36,7 +36,7 @@ from treadle_tracer.values.objects import ObjectValue
 from treadle_tracer.values.originals import replaced_method
 from treadle_tracer.values.outside_identity import IdentityNumber, OutsideIdentityNumber
 from treadle_tracer.values.ragged_lengths import RaggedLength
-from treadle_tracer.values.sequences import ListValue, TupleValue, compare_sequences, parts_of_slice
+from treadle_tracer.values.sequences import ListValue, TupleValue, compare_sequences, look_up_items, parts_of_slice
 from treadle_tracer.values.sets import SetValue, entries_of
 from treadle_tracer.values.stand_ins import is_of_program, result_type
 from treadle_tracer.values.symbolic_arithmetic import counted, operator_in_graph
@@ -73,6 +73,8 @@ def fold(
     may_warn: bool = False,
 ) -> Value:
     """Call a pure function of constants now. An exception of the call is one of the traced program. What NumPy's scalars do may warn."""
+    for arg in (*args, *kwargs.values()):
+        look_up_items(tx, arg)
     if not kwargs and any(isinstance(arg, OpenText) for arg in args):
         found = answer(tx, function, args)
         if found is not None:

@@ -274,6 +274,13 @@ def field_index(cls: type, name: str) -> int | None:
     return names.index(name) if name in names else None
 
 
+def look_up_items(tx: TraceContext, value: Value) -> None:
+    """Look up the items of a tuple from outside: only then its constant is known."""
+    if isinstance(value, TupleValue):
+        for item in value.unpack(tx):
+            look_up_items(tx, item)
+
+
 class ListValue(Sequence):
     """A list or deque. `owner` is the object of a subclass whose items these are, if any."""
 

@@ -13,10 +13,11 @@ import functools
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from treadle_tracer.computed_source import ComputedSource, OnPlainValues
+from treadle_tracer.computed_source import ComputedSource, OnPlainValues, is_plain
 from treadle_tracer.source import Source
 from treadle_tracer.values.base import Constant, Method
 from treadle_tracer.values.class_lookup import MISSING
+from treadle_tracer.values.sequences import look_up_items
 from treadle_tracer.values.value import NotConstant, Value
 from treadle_tracer.values.varying import KINDS, VaryingKind, hint_of, operand_of, varies
 
@@ -95,10 +96,12 @@ def answer(tx: TraceContext, function: Callable[..., Any], args: list[Value]) ->
 
     None where the function raises, where an argument is known only to the graph, and for other results.
     """
+    for arg in args:
+        look_up_items(tx, arg)
     try:
         operands = tuple([operand_of(tx, arg) for arg in args])
         plain = [hint_of(tx, arg) if varies(arg) else arg.constant() for arg in args]
-        if not all(isinstance(o, Source) or type(o) in _OPERANDS for o in operands):
+        if not all(isinstance(o, Source) or is_plain(o) for o in operands):
             return None
         result = function(*plain)
     except (NotConstant, TypeError, ValueError, LookupError, ArithmeticError):
@@ -108,7 +111,6 @@ def answer(tx: TraceContext, function: Callable[..., Any], args: list[Value]) ->
     return tx.wrap(result, ComputedSource(_on_plain_values(function), operands))
 
 
-_OPERANDS = (str, int, float, bool, type(None))
 _RESULTS = (str, int, float, bool, type(None))
 
 
