@@ -307,10 +307,15 @@ def _ctc_loss_backward(
 def _beside_number(mode: Any, func: Any, *args: Any, **kwargs: Any) -> Any:
     """The result for one tensor with a size of 1 whose strides are not those of a row-major tensor. PyTorch answers all other calls."""
     tensors = [arg for arg in args if isinstance(arg, torch.Tensor)]
-    if len(tensors) != 1 or len(args) != 2 or 1 not in tensors[0].shape or not _is_static(tensors[0]):
+    if len(tensors) != 1 or len(args) != 2 or not _is_static(tensors[0]):
         return NotImplemented
     x = tensors[0]
-    if x.layout is not torch.strided or 0 in x.shape or x.stride() == make_contiguous_strides_for(x.shape):
+    if (
+        1 not in x.shape
+        or x.layout is not torch.strided
+        or 0 in x.shape
+        or x.stride() == make_contiguous_strides_for(x.shape)
+    ):
         return NotImplemented
     with mode:
         row_major = torch.empty(x.shape, dtype=x.dtype, device=x.device)
