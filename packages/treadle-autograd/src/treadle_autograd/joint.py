@@ -46,6 +46,7 @@ from .random_replay import note_states
 from .refusals import call_torch, why_not_functional
 from .separate_passes import freed_by
 from .shared_regions import RegionDiffers, SharedRegions
+from .short_cuts import short_cuts_not_taken
 
 
 @dataclass(frozen=True)
@@ -213,7 +214,7 @@ class _Joint(FunctionalTrace):
             raise UnsupportedGraph("a derivative of complex eigenvectors or singular vectors raises for some gradients")
         options = {"allow_unused": True, **options}
         # Backward formulas run in the dtypes of forward, whatever autocast is in force there.
-        with self.recording(), torch._C._DisableAutocast():
+        with self.recording(), torch._C._DisableAutocast(), short_cuts_not_taken(self.mode):
             found: Any = call_torch(torch.autograd.grad, (outs, inputs, tangents), options, self.recorder.line)
         for gradient in found:
             if gradient is not None and (

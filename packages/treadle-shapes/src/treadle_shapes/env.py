@@ -72,6 +72,8 @@ class ShapeEnv:
         self.adapter: Any = None
         #: answers conditions on values known only at run time where it can, and guards what it answers
         self.oracle: Callable[[BoolLike], bool | None] | None = None
+        #: whether what asks now only saves work for no or one item: its general code is right for these, too
+        self.asks_for_short_cut: Callable[[], bool] | None = None
         self._by_size: dict[int, Symbol] = {}
         self._named: dict[str, IntLike] = {}
         self._decided: dict[BoolExpr, bool] = {}
@@ -485,14 +487,15 @@ class ShapeEnv:
 
     def _assume(self, condition: BoolLike) -> bool | None:
         """Return the answer for unbacked sizes, and highest indices that counts follow from, of 2 or more, and assert it from here on
-        (unless guards are suppressed, where it changes no result). None when there is no such answer."""
-        if not self._assumes and self._recording:
+        (unless it changes no result: where guards are suppressed, and for short cuts). None when there is no such answer."""
+        saves_work = not self._recording or (self.asks_for_short_cut is not None and self.asks_for_short_cut())
+        if not self._assumes and not saves_work:
             return None
         numbers = [s for s in free_symbols(self.simplify(condition)) if s not in self.hints]
         if any(isinstance(s, FloatExpr) or self.facts.known_ranges.lower(s) < _HIGHEST_OF_NO_INDEX for s in numbers):
             return None
         answer = self.prove_under([Ge(s, 2) for s in numbers], condition)
-        if answer is not None and self._recording:
+        if answer is not None and not saves_work:
             self.assume(condition if answer else Not(condition))
         return answer
 
