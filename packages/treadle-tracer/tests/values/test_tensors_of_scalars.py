@@ -47,6 +47,14 @@ READ = {
 }
 
 
+@pytest.fixture(autouse=True)
+def _tensors_are_no_sequences():
+    try:
+        torch.tensor([torch.tensor(1)])
+    except TypeError:
+        pytest.skip("a test before this one has replaced Tensor.__getitem__")
+
+
 def outcome(function, *args):
     try:
         return function(*args)

@@ -21,7 +21,7 @@ _AT_POSITIONS = (Kind.SCATTER, Kind.SCAN, Kind.SORT)
 
 
 def why_overlaps(node: fx.Node, written: list[fx.Node]) -> str | None:
-    """Why PyTorch may refuse the call of a node that writes to these arguments, or None. Comparisons of symbolic sizes are guarded."""
+    """Why PyTorch refuses the call of a node that writes to these arguments, or None, also where only the data can tell."""
     if node.target is operator.setitem:
         return _why_item_overlaps(*node.args)
     read: list[fx.Node] = []
@@ -59,14 +59,20 @@ def _why_overlap(written: Any, read: Any, exactly: bool) -> str | None:
     """exactly: whether the two may be the same elements at the same places."""
     if not _is_strided(written) or not _is_strided(read) or not storages(written) & storages(read):
         return None
-    if written is read or (_layout(written) == _layout(read) and written.dtype == read.dtype):
+    if written is read or (_have_one_layout(written, read) and written.dtype == read.dtype):
         return None if exactly else "it writes to memory that it reads"
-    if written.numel() == 0 or read.numel() == 0:
+    if any(_is_known(size == 0) for tensor in (written, read) for size in tensor.shape):
         return None
     if not _is_dense(written) or not _is_dense(read):
         return None
     (start, end), (other_start, other_end) = _extent(written), _extent(read)
-    return "it writes to memory that it reads at other places" if start < other_end and other_start < end else None
+    overlap = _is_known(start < other_end) and _is_known(other_start < end)
+    return "it writes to memory that it reads at other places" if overlap else None
+
+
+def _is_known(condition: Any) -> bool:
+    """Whether a comparison of sizes holds, and that does not depend on what only the data can tell."""
+    return condition.node.guard_or_false() if isinstance(condition, torch.SymBool) else condition  # type: ignore[no-any-return]
 
 
 def _is_strided(value: Any) -> bool:
@@ -75,17 +81,19 @@ def _is_strided(value: Any) -> bool:
 
 def _is_dense(tensor: torch.Tensor) -> bool:
     """Whether the elements fill one stretch of memory, each at a place of its own."""
-    dimensions = [(step, size) for size, step in zip(tensor.shape, tensor.stride(), strict=True) if size != 1]
-    expected = 1
-    for step, size in sorted(dimensions, key=operator.itemgetter(0)):
-        if step != expected:
+    left = [(step, size) for size, step in zip(tensor.shape, tensor.stride(), strict=True) if not _is_known(size == 1)]
+    expected: Any = 1
+    while left:
+        following = next((place for place, (step, _) in enumerate(left) if _is_known(step == expected)), None)
+        if following is None:
             return False
-        expected *= size
+        expected *= left.pop(following)[1]
     return True
 
 
-def _layout(tensor: torch.Tensor) -> tuple[Any, ...]:
-    return (tensor.storage_offset(), tuple(tensor.shape), tensor.stride())
+def _have_one_layout(a: torch.Tensor, b: torch.Tensor) -> bool:
+    numbers, others = ((t.storage_offset(), *t.shape, *t.stride()) for t in (a, b))
+    return a.dim() == b.dim() and all(_is_known(one == other) for one, other in zip(numbers, others, strict=True))
 
 
 def _extent(tensor: torch.Tensor) -> tuple[int | torch.SymInt, int | torch.SymInt]:
