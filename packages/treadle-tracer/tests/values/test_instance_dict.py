@@ -193,3 +193,27 @@ def test_programs(program):
     for _ in range(2):
         assert _plain(run(torch.ones(2))) == _plain(program(torch.ones(2)))
     assert bool(said.breaks or said.skips) == (program not in PROGRAMS)
+
+
+def test_a_loop_over_attributes_sees_that_one_is_added():
+    class Owner:
+        pass
+
+    def program(x, owner):
+        for value in vars(owner).values():
+            x = x * value
+            owner.added = 0.25
+        return x
+
+    for name in ("a", "added"):
+        run, _ = compiled(program)
+        for _ in range(2):
+            found = []
+            for function in (run, program):
+                owner = Owner()
+                setattr(owner, name, 2.0)
+                try:
+                    found.append(function(torch.ones(2), owner).tolist())
+                except RuntimeError as error:
+                    found.append(str(error))
+            assert found[0] == found[1]
