@@ -72,7 +72,7 @@ class ShapeEnv:
         self.adapter: Any = None
         #: answers conditions on values known only at run time where it can, and guards what it answers
         self.oracle: Callable[[BoolLike], bool | None] | None = None
-        #: whether what asks now only saves work for no or one item: its general code is right for these, too
+        #: whether the code that asks now looks for a short cut for at most one item: its general part is right for these, too
         self.asks_for_short_cut: Callable[[], bool] | None = None
         self._by_size: dict[int, Symbol] = {}
         self._named: dict[str, IntLike] = {}

@@ -17,12 +17,9 @@
 - nearest neighbours of no images: PyTorch's fake kernels hand a size to `torch._check`, which takes truth values alone, where the batch is
   empty and the sizes are symbolic (torch 2.11 to 2.13).
 - layouts beside numbers: the result of `x + 1` has the strides of an iteration over tensors of different shapes in eager, since the number
-  is a tensor without dimensions (aten/src/ATen/TensorIterator.cpp, fast_set_up). PyTorch's fake kernels leave the number out, and take
-  `torch.empty_strided((1, 3, 4, 4), (3, 1, 12, 3))` for channels-last, which it is but for the stride of the size of 1 (2.11 to 2.13).
-- layouts of iterations: the results of a few operators on two tensors have the strides of an iteration over the operands in order
-  (aten/src/ATen/TensorIterator.cpp). PyTorch's fake kernels run references in Python, whose last operator may have them in another order
-  (torch 2.11 to 2.13).
-- layouts of powers: `2 ** x` is row-major (aten/src/ATen/native/Pow.cpp). As a fake it has the layout of `x` (torch 2.11 to 2.13).
+  is a tensor without dimensions (aten/src/ATen/TensorIterator.cpp, fast_set_up). PyTorch's kernels for symbolic sizes leave the number out,
+  and take `torch.empty_strided((1, 3, 4, 4), (3, 1, 12, 3))` for channels-last, which it is but for the stride of the size of 1 (2.11 to
+  2.13): see `fast_kernels`. `result_layouts` has those of constant sizes.
 - unique slices: PyTorch's fake kernels make a row-major result, where the CPU moves the dimension of the slices to the front and back
   (aten/src/ATen/native/Unique.cpp). That of `unique_consecutive` gives the wrong number of dimensions for one counted from the end
   (2.11 to 2.13).
@@ -46,8 +43,6 @@ from typing import Any
 
 import torch
 from torch._prims_common import (
-    compute_elementwise_output_strides,
-    make_contiguous_strides_for,
     suggest_memory_format,
 )
 from torch._subclasses import fake_impls
@@ -301,56 +296,6 @@ def _ctc_loss_backward(
         return log_probs.new_empty(log_probs.shape)
 
 
-# -- numbers -------------------------------------------------------------------------------------------------------------
-
-
-def _beside_number(mode: Any, func: Any, *args: Any, **kwargs: Any) -> Any:
-    """The result for one tensor with a size of 1 whose strides are not those of a row-major tensor. PyTorch answers all other calls."""
-    tensors = [arg for arg in args if isinstance(arg, torch.Tensor)]
-    if len(tensors) != 1 or len(args) != 2 or not _is_static(tensors[0]):
-        return NotImplemented
-    x = tensors[0]
-    if (
-        1 not in x.shape
-        or x.layout is not torch.strided
-        or 0 in x.shape
-        or x.stride() == make_contiguous_strides_for(x.shape)
-    ):
-        return NotImplemented
-    with mode:
-        row_major = torch.empty(x.shape, dtype=x.dtype, device=x.device)
-        result = func(*[row_major if arg is x else arg for arg in args], **kwargs)
-        strides = compute_elementwise_output_strides(x, x.new_empty(()).expand(x.shape))
-        return torch.empty_strided(result.shape, strides, dtype=result.dtype, device=result.device)
-
-
-def _iterated(mode: Any, func: Any, *args: Any, **kwargs: Any) -> Any:
-    """The result for tensors of which one is not row-major. PyTorch answers for all others."""
-    tensors = [arg for arg in args if isinstance(arg, torch.Tensor)]
-    if not tensors or any(not _is_static(t) or t.layout is not torch.strided or 0 in t.shape for t in tensors):
-        return NotImplemented
-    if all(t.stride() == make_contiguous_strides_for(t.shape) for t in tensors):
-        return NotImplemented
-    with mode:
-        row_major = [_row_major(arg) if isinstance(arg, torch.Tensor) else arg for arg in args]
-        result = func(*row_major, **kwargs)
-        operands = [arg if isinstance(arg, torch.Tensor) else tensors[0].new_empty(()) for arg in args]
-        strides = compute_elementwise_output_strides(*[t.expand(result.shape) for t in operands])
-        return torch.empty_strided(result.shape, strides, dtype=result.dtype, device=result.device)
-
-
-def _power_of_number(mode: Any, func: Any, base: Any, exponent: torch.Tensor) -> Any:
-    if not _is_static(exponent) or exponent.stride() == make_contiguous_strides_for(exponent.shape):
-        return NotImplemented  # of symbolic sizes `fast_kernels` has it
-    with mode:
-        return func(base, torch.empty(exponent.shape, dtype=exponent.dtype, device=exponent.device))
-
-
-def _row_major(t: torch.Tensor) -> torch.Tensor:
-    """A number stays: how it decides dtypes is a property of the tensor object."""
-    return torch.empty(t.shape, dtype=t.dtype, device=t.device) if t.dim() else t
-
-
 # -- unique slices -------------------------------------------------------------------------------------------------------
 
 
@@ -481,9 +426,6 @@ _KERNELS: Mapping[str, Callable[..., Any]] = {
     "packed sequences": _packed_sequence,
     "connectionist losses": _ctc_loss,
     "gradients of connectionist losses": _ctc_loss_backward,
-    "layouts beside numbers": _beside_number,
-    "layouts of iterations": _iterated,
-    "layouts of powers": _power_of_number,
     "nearest neighbours of no images": _nearest_neighbours,
     "gradients of resampling": _resampling_gradient,
     "formats of resampling gradients": _formatted_resampling_gradient,

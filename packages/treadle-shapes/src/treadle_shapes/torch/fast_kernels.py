@@ -132,12 +132,6 @@ def _is_one_image(x: torch.Tensor) -> bool:
     return is_contiguous_for_memory_format_or_false(x, memory_format=channels_last)
 
 
-def _power_of_number(mode: Any, base: Any, exponent: torch.Tensor) -> torch.Tensor:
-    """The kernel of `2 ** x`. See `corrected_kernels`, "layouts of powers"."""
-    with mode:
-        return torch.empty(exponent.shape, dtype=torch.result_type(base, exponent), device=exponent.device)
-
-
 def _view_functions() -> dict[Any, Callable[..., Layout | None]]:
     """Return overload -> layout function, for all views that have one."""
     return {
@@ -154,5 +148,4 @@ def kernels() -> dict[Any, Callable[..., Any]]:
     found[aten.native_layer_norm.default] = _layer_norm()
     theirs = fake_impls.get_fast_op_impls()
     found |= {op: _beside_number(theirs[op]) for op in corrected_by("layouts beside numbers") if op in theirs}
-    found |= dict.fromkeys(corrected_by("layouts of powers"), _power_of_number)
     return found

@@ -253,8 +253,8 @@ class DictIterator(IteratorValue):
         mapping = self.mapping if self.mapping.owner is None else self.mapping.owner
         if cg.mutations.is_mutated(mapping) or list(self.mapping.entries) != self.keys:
             raise Unsupported("reconstruct", f"a {self.cls.__name__} of a dict that has changed")
-        after = _backwards_after if self.is_backwards else _dict_iterator_after
-        cg.call_const(after, mapping, Constant(self.view), Constant(self.position))
+        numbers = Constant(self.position), Constant(self.is_backwards)
+        cg.call_const(_dict_iterator_after, mapping, Constant(self.view), *numbers)
 
 
 _END: Any = object()
@@ -271,12 +271,9 @@ def _iterator_after(owner: Any, count: int) -> Any:
     return advanced(iter(owner), count)
 
 
-def _dict_iterator_after(mapping: Any, view: str, count: int) -> Any:
-    return _iterator_after(getattr(mapping, view)(), count)
-
-
-def _backwards_after(mapping: Any, view: str, count: int) -> Any:
-    return advanced(reversed(getattr(mapping, view)()), count)
+def _dict_iterator_after(mapping: Any, view: str, count: int, is_backwards: bool) -> Any:
+    items = getattr(mapping, view)()
+    return advanced(reversed(items) if is_backwards else iter(items), count)
 
 
 class HostIterator(IteratorValue):

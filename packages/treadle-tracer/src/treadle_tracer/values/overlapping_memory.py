@@ -21,7 +21,7 @@ _AT_POSITIONS = (Kind.SCATTER, Kind.SCAN, Kind.SORT)
 
 
 def why_overlaps(node: fx.Node, written: list[fx.Node]) -> str | None:
-    """Why PyTorch refuses the call of a node that writes to these arguments, or None, also where only the data can tell."""
+    """Why PyTorch refuses the call of a node that writes to these arguments; None where it does not, and where only the data can tell."""
     if node.target is operator.setitem:
         return _why_item_overlaps(*node.args)
     read: list[fx.Node] = []
@@ -61,17 +61,17 @@ def _why_overlap(written: Any, read: Any, exactly: bool) -> str | None:
         return None
     if written is read or (_have_one_layout(written, read) and written.dtype == read.dtype):
         return None if exactly else "it writes to memory that it reads"
-    if any(_is_known(size == 0) for tensor in (written, read) for size in tensor.shape):
+    if any(_is_certain(size == 0) for tensor in (written, read) for size in tensor.shape):
         return None
     if not _is_dense(written) or not _is_dense(read):
         return None
     (start, end), (other_start, other_end) = _extent(written), _extent(read)
-    overlap = _is_known(start < other_end) and _is_known(other_start < end)
+    overlap = _is_certain(start < other_end) and _is_certain(other_start < end)
     return "it writes to memory that it reads at other places" if overlap else None
 
 
-def _is_known(condition: Any) -> bool:
-    """Whether a comparison of sizes holds, and that does not depend on what only the data can tell."""
+def _is_certain(condition: Any) -> bool:
+    """Whether a comparison of sizes holds; False where only the data can tell."""
     return condition.node.guard_or_false() if isinstance(condition, torch.SymBool) else condition  # type: ignore[no-any-return]
 
 
@@ -81,10 +81,12 @@ def _is_strided(value: Any) -> bool:
 
 def _is_dense(tensor: torch.Tensor) -> bool:
     """Whether the elements fill one stretch of memory, each at a place of its own."""
-    left = [(step, size) for size, step in zip(tensor.shape, tensor.stride(), strict=True) if not _is_known(size == 1)]
+    left = [
+        (step, size) for size, step in zip(tensor.shape, tensor.stride(), strict=True) if not _is_certain(size == 1)
+    ]
     expected: Any = 1
     while left:
-        following = next((place for place, (step, _) in enumerate(left) if _is_known(step == expected)), None)
+        following = next((place for place, (step, _) in enumerate(left) if _is_certain(step == expected)), None)
         if following is None:
             return False
         expected *= left.pop(following)[1]
@@ -93,7 +95,7 @@ def _is_dense(tensor: torch.Tensor) -> bool:
 
 def _have_one_layout(a: torch.Tensor, b: torch.Tensor) -> bool:
     numbers, others = ((t.storage_offset(), *t.shape, *t.stride()) for t in (a, b))
-    return a.dim() == b.dim() and all(_is_known(one == other) for one, other in zip(numbers, others, strict=True))
+    return a.dim() == b.dim() and all(_is_certain(one == other) for one, other in zip(numbers, others, strict=True))
 
 
 def _extent(tensor: torch.Tensor) -> tuple[int | torch.SymInt, int | torch.SymInt]:

@@ -255,11 +255,9 @@ class Symbols:
     def size_value(self, tx: TraceContext, owner: TensorValue, dim: int, size: Any) -> Value:
         """One size of a tensor; sizes that are equal as expressions share a node."""
         key = self._key(size)
-        if (
-            key not in self._nodes and tx.vmap_levels and owner.source is None
-        ):  # a node of the body's tensor would go with the body
-            return self.computed(tx, size)
         if key not in self._nodes:
+            if tx.vmap_levels and owner.source is None:  # a node of a tensor in the body would go with the body
+                return self.computed(tx, size)
             self._nodes[key] = tx.graph.call(
                 "call_function", torch.ops.aten.sym_size.int, (owner.node(tx), dim), {}, size, tx.stack_trace()
             )

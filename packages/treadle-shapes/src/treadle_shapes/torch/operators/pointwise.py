@@ -26,7 +26,6 @@ _QUOTIENT = sf.binary(sf.float_type)
 _BITS = sf.binary(sf.bit_type)
 _BITS_REFLECTED = sf.binary(sf.bit_type, reflects=True)
 _SUM = (("self", "other"),)
-_ITERATED = {"fake_correction": "layouts of iterations"}
 _BESIDE_NUMBER = {"fake_correction": "layouts beside numbers"}
 # The overloads of a binary operator of which an operand may be a number.
 _NUMBERS = dict.fromkeys(("Tensor", "Scalar"), _BESIDE_NUMBER)
@@ -66,22 +65,20 @@ family(
     kind=Kind.POINTWISE,
     also="true_divide divide",
     raises=Raises.BY_ZERO_DIVISOR,
-    overloads={  # the others round
-        **{name: {"linear_in": (("self",),), **_BESIDE_NUMBER} for name in _NUMBERS},
-        "Tensor_mode": _ITERATED,
-    },
+    # The other overloads round.
+    overloads={name: {"linear_in": (("self",),), **_BESIDE_NUMBER} for name in _NUMBERS},
     shape_functions={
         **dict.fromkeys(("div", "true_divide", torch.div, torch.true_divide), _QUOTIENT),
         operator.truediv: sf.binary(sf.float_type, reflects=True),
     },
 )
-family("floor_divide", kind=Kind.POINTWISE, raises=Raises.BY_ZERO_DIVISOR, fake_correction="layouts of iterations")
-families("copysign xlogy", kind=Kind.POINTWISE, overloads={"Tensor": _ITERATED})
+family("floor_divide", kind=Kind.POINTWISE, raises=Raises.BY_ZERO_DIVISOR)
+families("copysign xlogy", kind=Kind.POINTWISE)
 families("remainder fmod", kind=Kind.POINTWISE, raises=Raises.BY_ZERO_DIVISOR, overloads=_NUMBERS)
 family(
     "pow",
     kind=Kind.POINTWISE,
-    overloads={"Scalar": {"fake_correction": "layouts of powers", "iterates": False}},
+    overloads={"Scalar": {"is_row_major": True}},
     cost=Cost.TRANSCENDENTAL,
     shape_functions=dict.fromkeys(("pow", torch.pow, operator.pow), sf.power),
 )
@@ -116,7 +113,7 @@ for _name in ("and", "or"):
             getattr(operator, f"{_name}_"): _BITS_REFLECTED,
         },
     )
-families("logical_and logical_or logical_xor", kind=Kind.POINTWISE, fake_correction="layouts of iterations")
+families("logical_and logical_or logical_xor", kind=Kind.POINTWISE)
 # With one argument it is `nonzero`.
 family("where", kind=Kind.POINTWISE, is_speculatable=True, linear_in=_SUM)
 family("masked_fill", kind=Kind.POINTWISE, iterates=False, held_by_result=("value",), linear_in=(("self", "value"),))
@@ -158,7 +155,7 @@ families(
     cost=Cost.TRANSCENDENTAL,
     iterates=False,
 )
-family("logaddexp", kind=Kind.POINTWISE, cost=Cost.TRANSCENDENTAL, fake_correction="layouts of iterations")
+family("logaddexp", kind=Kind.POINTWISE, cost=Cost.TRANSCENDENTAL)
 families(
     "special_xlog1py special_entr special_log_ndtr logaddexp2 float_power",
     kind=Kind.POINTWISE,

@@ -61,10 +61,7 @@ def call_transformed(tx: TraceContext, function: FunctionValue, args: list[Value
     """A call of what a transform has returned. The transform's arguments stand in its cells."""
     free = {name: cell.load(tx) for name, cell in zip(function.code.co_freevars, function.closure, strict=True)}
     options = {name: value for name, value in free.items() if name not in _NO_OPTIONS}
-    name = _made_by()[function.code]
-    if name == "vmap" and any(map(_is_opaque, pytree.tree_leaves([tree_of(tx, arg) for arg in args]))):
-        return _trace_vmap(tx, options, free["func"], args, kwargs)
-    return _apply(tx, name, options, free["func"], args, kwargs)
+    return _apply(tx, _made_by()[function.code], options, free["func"], args, kwargs)
 
 
 def _is_opaque(leaf: Value) -> bool:
@@ -72,25 +69,6 @@ def _is_opaque(leaf: Value) -> bool:
     if isinstance(leaf, (TensorValue, SymbolicValue, ConcreteValue)):
         return False
     return has_replaced_helpers() or leaf.python_type() in pytree.SUPPORTED_NODES
-
-
-def _trace_vmap(
-    tx: TraceContext,
-    options: Mapping[str, Value | None],
-    function: Value | None,
-    args: list[Value],
-    kwargs: dict[str, Value],
-) -> Value:
-    """A call of vmap whose arguments hold objects that the real transform cannot take apart."""
-    if tx.speculation is not None:
-        raise Unsupported("function-transform", "vmap on a path that the program may not take")
-    assert function is not None
-    with _fake_run(tx, "vmap"), tx.as_transformed():
-        try:
-            return trace_vmap(tx, options, function, args, kwargs)
-        except Raised as raised:
-            cls = raised.value.python_type().__name__
-            raise Unsupported("function-transform", f"vmap raises {cls}") from None
 
 
 def _jvp(tx: TraceContext, args: list[Value], kwargs: dict[str, Value]) -> Value:
@@ -141,10 +119,13 @@ def _apply(
 ) -> Value:
     if tx.speculation is not None:
         raise Unsupported("function-transform", f"{name} on a path that the program may not take")
+    assert function is not None
+    if name == "vmap" and any(map(_is_opaque, pytree.tree_leaves([tree_of(tx, arg) for arg in args]))):
+        with _fake_run(tx, name), tx.as_transformed():
+            return trace_vmap(tx, options, function, args, kwargs)
     plain = {key: _option(tx, name, value) for key, value in options.items()}
     if plain.get("randomness") == "same" and plain.get("chunk_size") is not None:
         raise Unsupported("function-transform", "vmap in chunks that draw the same random numbers")
-    assert function is not None
     return _Call(tx, name, plain, function).run(args, kwargs)
 
 

@@ -25,10 +25,13 @@ if TYPE_CHECKING:
 
 
 def _compile(tx: TraceContext, args: Args, kwargs: Kwargs) -> Value:
-    model = args[0] if args else kwargs.get("model", NONE)
+    return _function(tx, args[0] if args else kwargs.get("model", NONE), "torch.compile")
+
+
+def _function(tx: TraceContext, model: Value, compiler: str) -> Value:
     model = model.force(tx) if isinstance(model, LazyValue) else model
     if not isinstance(model, FunctionValue):
-        raise Unsupported("global-state", "torch.compile of other objects than functions")
+        raise Unsupported("global-state", f"{compiler} of other objects than functions")
     return model
 
 
@@ -39,10 +42,9 @@ def trace_functions_compiled_by(compiler: F) -> F:
     """Trace `compiler(function)(...)` in a program as a call of `function`. `compiler` takes the function as its first argument."""
 
     def apply(tx: TraceContext, args: Args, kwargs: Kwargs) -> Value:
-        model = args[0].force(tx) if len(args) == 1 and isinstance(args[0], LazyValue) else args[0] if args else NONE
-        if len(args) != 1 or kwargs or not isinstance(model, FunctionValue):
-            raise Unsupported("global-state", f"{compiler.__name__} of other objects than functions, or with options")
-        return model
+        if len(args) != 1 or kwargs:
+            raise Unsupported("global-state", f"{compiler.__name__} with options")
+        return _function(tx, args[0], compiler.__name__)
 
     REGISTERED[compiler] = Rule(compiler, apply, Effect.NONE)
     return compiler

@@ -28,7 +28,7 @@ from treadle_tracer.values.base import Constant
 from treadle_tracer.values.function_transform import Body, FunctionTransform
 from treadle_tracer.values.rules.rule import Args, Effect, Kwargs, Rule
 from treadle_tracer.values.tensor import TensorValue
-from treadle_tracer.values.value import Value
+from treadle_tracer.values.value import Raised, Value
 
 if TYPE_CHECKING:
     from treadle_tracer.values.value import TraceContext
@@ -84,13 +84,19 @@ class VmapLevel:
 def trace_vmap(
     tx: TraceContext, options: Mapping[str, Value | None], function: Value, args: list[Value], kwargs: dict[str, Value]
 ) -> Value:
-    """A call of `torch.func.vmap(function, **options)` by PyTorch's Python code. Fake tensors are in use, in the state of transforms."""
+    """A call of `torch.func.vmap(function, **options)` by PyTorch's Python code. Fake tensors are in use, in the state of transforms.
+
+    Raises Unsupported where the call raises.
+    """
     depth = len(tx.vmap_levels)
     given = [options[name] for name in ("in_dims", "out_dims", "randomness", "chunk_size")]
     implementation = tx.wrap(_implementation(), ConstSource(_implementation()))
     tx.vmap_levels.append(None)
     try:
         return implementation.call(tx, [function, *[option or Constant(None) for option in given], *args], kwargs)
+    except Raised as raised:
+        cls = raised.value.python_type().__name__
+        raise Unsupported("function-transform", f"vmap raises {cls}") from None
     finally:
         while len(tx.vmap_levels) > depth:
             if tx.vmap_levels.pop() is not None:
