@@ -47,8 +47,12 @@ READ = {
 }
 
 
-@pytest.fixture(autouse=True)
-def _tensors_are_no_sequences():
+# Made before any test runs: once a test has replaced `Tensor.__getitem__`, tensors are sequences for C, and eager's constructors raise.
+EXPECTED = {name: [function(x) for x in INPUTS] for name, function in STACKED.items()}
+
+
+@pytest.fixture
+def _eager_reads_scalars():
     try:
         torch.tensor([torch.tensor(1)])
     except TypeError:
@@ -77,10 +81,11 @@ def check(found, expected):
 @pytest.mark.parametrize("name", STACKED)
 def test_one_graph(name):
     fast, _ = compiled(STACKED[name], fullgraph=True)
-    for x in INPUTS:
-        check(fast(x), STACKED[name](x))
+    for x, expected in zip(INPUTS, EXPECTED[name], strict=True):
+        check(fast(x), expected)
 
 
+@pytest.mark.usefixtures("_eager_reads_scalars")
 @pytest.mark.parametrize("name", READ)
 def test_eager_s_results_and_exceptions(name):
     fast, _ = compiled(READ[name])
@@ -89,6 +94,7 @@ def test_eager_s_results_and_exceptions(name):
         check(outcome(fast), expected)
 
 
+@pytest.mark.usefixtures("_eager_reads_scalars")
 def test_tensors_that_require_gradients():
     """Eager warns that it reads them."""
 
