@@ -474,7 +474,11 @@ class Compilation:
             payload.dynamic = result.guards.add_sizes(result.env)
             if payload.dynamic is not None:
                 check_size_one(None, (), payload.dynamic, self.frame)
-        payload.numbers, payload.modules = result.guards.numbers, result.guards.modules
+        payload.numbers, payload.modules, payload.ends = (
+            result.guards.numbers,
+            result.guards.modules,
+            result.guards.ends,
+        )
         payload.decided, payload.answers = result.guards.decided, result.guards.answers
         payload.references = References(result.guards.weakly_held, self.frame.code, self.state)
         program = result.guards.program()

@@ -34,7 +34,7 @@ from .dynamic import DynamicSources
 from .errors import BackendError, InternalError, RecompileRefused, Unsupported, without_frames
 from .observer import Observer, SilentObserver
 from .options import TracerOptions
-from .output.call_changes import is_outgrown
+from .output.call_changes import comes_to_another_end, is_outgrown
 from .output.continuations import forget_continuations, original_of, starts_in_loop
 from .output.dropped_entries import DroppedEntry
 from .output.entry import with_accepted_sizes
@@ -282,7 +282,11 @@ class FrameCompiler:
         in_vain: int,
         has_learnt: bool,
     ) -> Skip | None:
-        """has_learnt: the next entry will be more general than those that exist."""
+        """has_learnt: the next entry will be more general than those that exist.
+
+        The last turn of a loop has entries of its own.
+        """
+        existing = [entry for entry in existing if not comes_to_another_end(entry.payload, frame)]
         if not existing:
             total = len(treadle_frame.entries(frame.code))
             text = f"{total} entries for different modules"

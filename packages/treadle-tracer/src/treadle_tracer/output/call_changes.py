@@ -104,6 +104,11 @@ def changed_decision(payload: Payload, frame: Any) -> tuple[int, Decision | None
     return position, decided.decisions[position] if position < len(decided.decisions) else None
 
 
+def comes_to_another_end(payload: Payload, frame: Any) -> bool:
+    """Whether an iterator is at its end in this call and was not when the entry was made, or the other way round."""
+    return any(follow(source.path, frame) is not has_more for source, has_more in payload.ends)
+
+
 def exchanged_tensors(payload: Payload, frame: Any) -> set[Source]:
     """Where this call has another parameter or buffer than the one that is a constant of the entry's graph."""
     found = set()
@@ -149,7 +154,7 @@ def follow(path: Path, frame: Any) -> Any:
         value = _ROOTS[root[0]](frame, *root[1:])
         for kind, *argument in steps:
             value = _STEPS[kind](value, *argument)
-    except (LookupError, AttributeError, TypeError, ValueError, ArithmeticError, ReferenceError):
+    except (LookupError, AttributeError, TypeError, ValueError, ArithmeticError, ReferenceError, RuntimeError):
         return None
     return value
 

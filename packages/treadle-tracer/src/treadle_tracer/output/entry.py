@@ -51,6 +51,7 @@ class Payload:
     guards        the reasons of all guards
     numbers       the ints and floats that are guarded by their value, with that value
     modules       the modules that are guarded by their identity, referred to weakly
+    ends          whether outside iterators that the trace has asked have more items
     dynamic       the dynamic sizes, ints and floats; None when there are none
     inputs        where the inputs of the graph come from
     decided       what the trace has decided on numbers of outside tensors
@@ -70,6 +71,7 @@ class Payload:
     guards: tuple[str, ...] = ()
     numbers: tuple[tuple[Source, int | float], ...] = ()
     modules: tuple[tuple[Source, weakref.ref[torch.nn.Module]], ...] = ()
+    ends: tuple[tuple[Source, bool], ...] = ()
     dynamic: DynamicNumbers | None = None
     inputs: tuple[Source, ...] = ()
     decided: Decided = field(default_factory=Decided)
@@ -199,7 +201,7 @@ def finish_entry(
         program = size_program(program.checks, payload.dynamic)
     payload.decided, payload.answers = result.guards.decided, result.guards.answers
     payload.guards = tuple(guard.reason for guard in result.guards)
-    payload.numbers, payload.modules = result.guards.numbers, result.guards.modules
+    payload.numbers, payload.modules, payload.ends = result.guards.numbers, result.guards.modules, result.guards.ends
     fast_path = None
     if compiled is not None and not result.protected and not has_asserts:
         fast_path = _fast_path(plan, compiled, None if deoptimisation is None else may_run_again)

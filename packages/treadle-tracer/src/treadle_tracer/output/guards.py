@@ -23,6 +23,7 @@ from ..guard_callables import GuardCallable
 from ..source import AliasSource, ApplySource, AttrSource, ConstSource, Path, Source, TupleItemSource
 from ..values.cached_answers import CachedAnswer
 from ..values.class_lookup import class_may_change, find_in_mro, instance_may_change_class, is_descriptor
+from ..values.peeked_iterators import is_look_at_end
 from ..weakly import is_referred_to_weakly, parts_of, reference_to
 from . import tensor_check
 from .guard_kinds import IMPLIES, KINDS, RECORDED, is_asked_last
@@ -364,6 +365,12 @@ class GuardSet:
         return tuple(
             (g.source, weakref.ref(g.arg)) for g in self if g.op == "is" and issubclass(type(g.arg), torch.nn.Module)
         )
+
+    @property
+    def ends(self) -> tuple[tuple[Source, bool], ...]:
+        """Where the trace has asked whether an outside iterator has more items, and what came out."""
+        looks = [g for g in self if g.op == "is" and isinstance(g.source, ApplySource)]
+        return tuple((g.source, g.arg) for g in looks if is_look_at_end(g.source.function))
 
     @property
     def weakly_held(self) -> tuple[Any, ...]:

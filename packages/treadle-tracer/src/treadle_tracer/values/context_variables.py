@@ -31,11 +31,11 @@ _CONTENTS = "value"  # the name under which writes are recorded; replayed by `Co
 
 
 def _contents(variable: Any) -> Any:
-    return variable.get(_NOTHING)
+    return contextvars.ContextVar.get(variable, _NOTHING)
 
 
 def _default(variable: Any) -> Any:
-    return contextvars.Context().run(variable.get)
+    return contextvars.Context().run(contextvars.ContextVar.get, variable)
 
 
 class ContextVariable(ObjectValue):

@@ -16,11 +16,12 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from treadle_tracer.by_identity import IdentityDict
+from treadle_tracer.by_identity import IdentityDict, is_one_of
 from treadle_tracer.class_facts import (
     has_instance_dict,
     is_subtype,
     is_thread_local,
+    mro_of,
     name_in_messages,
     name_of_slotted,
     own_dict,
@@ -33,6 +34,7 @@ from treadle_tracer.values.base import NONE, TRUE, Constant, Method, boolean
 from treadle_tracer.values.class_lookup import (
     MISSING,
     class_may_change,
+    find_in_mro,
     goes_before_instance,
     instance_dict_source,
     is_slot_of,
@@ -280,7 +282,7 @@ class ObjectValue(Value):
 
     @tail_call
     def call(self, tx: TraceContext, args: list[Value], kwargs: dict[str, Value]) -> Value:
-        if self.obj is not None and is_subtype(self.cls, weakref.ReferenceType):
+        if self.obj is not None and _is_plain_reference(self.cls):
             assert self.source is not None
             return tx.wrap(self.obj(), ApplySource(self.source, _referent))
         if self.obj is not None and is_subtype(self.cls, torch.jit.ScriptFunction):
@@ -357,7 +359,18 @@ def _has_object(stored: Any) -> bool:
     return isinstance(stored, Value) and not isinstance(stored, RunTimeTraceback)
 
 
+_PLAIN_CALLS = (weakref.ReferenceType.__call__, weakref.WeakMethod.__call__)
+
+
+def _is_plain_reference(cls: type) -> bool:
+    """Whether a call of an instance gives what it refers to, and runs no code of the program."""
+    is_reference = is_subtype(cls, weakref.ReferenceType)
+    return is_reference and is_one_of(find_in_mro(mro_of(cls), "__call__")[0], _PLAIN_CALLS)
+
+
 def _referent(reference: Any) -> Any:
+    if not _is_plain_reference(type(reference)):
+        raise TypeError("no weak reference")
     return reference()
 
 

@@ -27,6 +27,8 @@ _TEXT = re.compile(r"count\((-?\d+)(?:, (-?\d+))?\)")
 
 def _state(counter: Any) -> tuple[int, int] | None:
     """(next number, step) of a count of ints. Its `repr` tells; what else would (`__reduce__`) warns from Python 3.12 on."""
+    if type(counter) is not itertools.count:  # a later call may have anything in its place
+        return None
     found = _TEXT.fullmatch(repr(counter))
     return None if found is None else (int(found[1]), int(found[2] or 1))
 

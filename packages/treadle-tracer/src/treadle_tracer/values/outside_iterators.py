@@ -3,43 +3,50 @@
     def rest(x, layers):           # layers: an iterator that others have begun
         return [layer(x) for layer in layers]
 
-The trace knows where one stands, takes its items in the graph's stead, and the real one is moved on at the end. A continuation that starts
-in a loop has the iterator of that loop as an argument, and leaves its items to Python: each turn would be another place otherwise.
+The trace knows where one stands, takes its items in the graph's stead, and the real one is moved on at the end. Where a continuation
+starts in a loop, and for dicts and sets, it looks at the next items instead: see `values.peeked_iterators`.
 """
 
 from __future__ import annotations
 
 import functools
-import operator
+import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from treadle_tracer.by_identity import IdentityDict
+from treadle_tracer.dynamic import is_small_integer
 from treadle_tracer.errors import Unsupported
 from treadle_tracer.source import ApplySource
 from treadle_tracer.values.base import Constant
-from treadle_tracer.values.iteration import LIST_ITERATOR, IteratorValue
+from treadle_tracer.values.iteration import LIST_ITERATOR
 from treadle_tracer.values.iterators import CombiningIterator, FilterIterator
+from treadle_tracer.values.peeked_iterators import (
+    PEEKED_ITERATORS,
+    can_be_peeked_at,
+    left_in_range,
+    next_of_range,
+    peeked_iterator,
+)
 from treadle_tracer.values.sequences import TupleValue
+from treadle_tracer.values.taken_iterators import RANGE_ITERATOR, TUPLE_ITERATOR, TakenIterator, move_on, pickled_parts
 from treadle_tracer.values.value import Value
 
 if TYPE_CHECKING:
     from treadle_tracer.source import Source
     from treadle_tracer.values.value import TraceContext
 
-_TUPLE_ITERATOR, _RANGE_ITERATOR = type(iter(())), type(iter(range(0)))
-
 
 # ---- the parts of a real iterator, by the pickling protocol; none of it runs code of the program
 
 
 def _arguments(iterator: Any) -> tuple[Any, ...]:
-    return iterator.__reduce__()[1]
+    return pickled_parts(iterator)[1]
 
 
 def _is_at_end(iterator: Any) -> bool:
     """Whether a list or tuple iterator has let go of what it went over: later items are not seen."""
-    return len(iterator.__reduce__()) == 2
+    return len(pickled_parts(iterator)) == 2
 
 
 def _sequence(iterator: Any) -> Any:
@@ -48,13 +55,7 @@ def _sequence(iterator: Any) -> Any:
 
 
 def _position(iterator: Any) -> int:
-    return iterator.__reduce__()[2]
-
-
-def _next_of_range(iterator: Any) -> int:
-    numbers = _arguments(iterator)[0]
-    parts = iterator.__reduce__()
-    return numbers.start + numbers.step * ((parts[2] if len(parts) > 2 else None) or 0)
+    return pickled_parts(iterator)[2]
 
 
 def _step_of_range(iterator: Any) -> int:
@@ -84,55 +85,13 @@ def _part(position: int) -> _Part:
 
 
 def _is_strict(iterator: Any) -> bool:
-    return len(iterator.__reduce__()) > 2
+    return len(pickled_parts(iterator)) > 2
 
 
 # ---- their values
 
 
-class _Taken(IteratorValue):
-    """Base of iterators of which the program takes items: `taken` of them, and is_done where it has come to the end.
-
-    by_owner: how many of these a real `enumerate` takes that is moved on itself.
-    """
-
-    __slots__ = ("by_owner", "is_done", "obj", "taken")
-
-    def __init__(self, obj: Any, source: Source):
-        self.source = source
-        self.obj = obj
-        self.taken = self.by_owner = 0
-        self.is_done = False
-
-    def python_type(self) -> type:
-        return type(self.obj)
-
-    def next(self, tx: TraceContext) -> Value | None:
-        tx.mutations.mutated(self)
-        item = None if self.is_done else self._take(tx)
-        self.is_done = item is None
-        self.taken += item is not None
-        return item
-
-    def _take(self, tx: TraceContext) -> Value | None:
-        raise NotImplementedError
-
-    def leaves(self) -> list[_Taken]:
-        return [self]
-
-    def calls_to_replay(self) -> list[tuple[Callable[..., Any], tuple[Value, ...]]]:
-        """Take the items of the real one that the program has taken."""
-        return [(_move, (Constant(self.taken - self.by_owner), Constant(self.is_done)))]
-
-
-def _move(iterator: Any, taken: int, is_done: bool) -> None:
-    for _ in range(taken):
-        next(iterator)
-    if is_done:
-        next(iterator, None)
-
-
-class OutsideSequenceIterator(_Taken):
+class OutsideSequenceIterator(TakenIterator):
     """`iter(sequence)` of a list or tuple, at a position; sequence: None behind its end."""
 
     __slots__ = ("position", "sequence")
@@ -153,7 +112,7 @@ class OutsideSequenceIterator(_Taken):
         return item
 
 
-class OutsideRangeIterator(_Taken):
+class OutsideRangeIterator(TakenIterator):
     """`iter(range(...))`, whose next number is `current`, with `left` numbers to go."""
 
     __slots__ = ("current", "left", "step")
@@ -171,7 +130,7 @@ class OutsideRangeIterator(_Taken):
         return item
 
 
-class OutsideEnumerate(_Taken):
+class OutsideEnumerate(TakenIterator):
     """`enumerate(inner, count)`. The real one takes the items of the real inner one."""
 
     __slots__ = ("count", "inner")
@@ -195,15 +154,15 @@ class OutsideEnumerate(_Taken):
         self.count = tx.binary_op("+", number, Constant(1))
         return TupleValue((number, item))
 
-    def leaves(self) -> list[_Taken]:
+    def leaves(self) -> list[TakenIterator]:
         return _leaves(self.inner)
 
     def calls_to_replay(self) -> list[tuple[Callable[..., Any], tuple[Value, ...]]]:
         """Take the items of the real one. What is at the end has been moved there by itself."""
-        return [(_move, (Constant(self.taken), Constant(False)))]
+        return [(next, ()) if self.taken == 1 else (move_on, (Constant(self.taken), Constant(False)))]
 
 
-def _leaves(iterator: Any) -> list[_Taken]:
+def _leaves(iterator: Any) -> list[TakenIterator]:
     if isinstance(iterator, CombiningIterator):
         return [leaf for inner in iterator.inner for leaf in _leaves(inner)]
     return iterator.leaves()
@@ -222,14 +181,17 @@ def _of_sequence(tx: TraceContext, obj: Any, source: Source) -> Value:
 def _of_range(tx: TraceContext, obj: Any, source: Source) -> Value:
     current, step, left = (
         tx.wrap(function(obj), ApplySource(source, function))
-        for function in (_next_of_range, _step_of_range, operator.length_hint)
+        for function in (next_of_range, _step_of_range, left_in_range)
     )
     return OutsideRangeIterator(obj, source, current, step, left)
 
 
 def _of_enumerate(tx: TraceContext, obj: Any, source: Source) -> Value:
     inner = tx.wrap(_arguments(obj)[0], ApplySource(source, _part(0)))
-    return OutsideEnumerate(obj, source, inner, tx.wrap(_count(obj), ApplySource(source, _count)))
+    number, place = _count(obj), ApplySource(source, _count)
+    is_symbol = is_small_integer(number) and not tx.unrolls_outside_iterators  # each turn has another one
+    count = tx.symbols.integer(tx, number, place) if is_symbol else tx.wrap(number, place)
+    return OutsideEnumerate(obj, source, inner, count)
 
 
 def _of_zip(tx: TraceContext, obj: Any, source: Source) -> Value:
@@ -261,15 +223,15 @@ def _sourced(iterator: Any, source: Source) -> Value:
 _WRAPPERS: IdentityDict[type, Callable[[TraceContext, Any, Source], Value]] = IdentityDict(
     {
         LIST_ITERATOR: _of_sequence,
-        _TUPLE_ITERATOR: _of_sequence,
-        _RANGE_ITERATOR: _of_range,
+        TUPLE_ITERATOR: _of_sequence,
+        RANGE_ITERATOR: _of_range,
         enumerate: _of_enumerate,
         zip: _of_zip,
         map: _of_map,
         filter: _of_filter,
     }
 )
-OUTSIDE_ITERATORS = tuple(_WRAPPERS)
+OUTSIDE_ITERATORS = tuple({*_WRAPPERS, *PEEKED_ITERATORS})
 """The types of such iterators."""
 
 _DEEPEST = 4
@@ -277,20 +239,20 @@ _DEEPEST = 4
 
 def wrap_iterator(tx: TraceContext, obj: Any, source: Source) -> Value | None:
     """The Value of an outside iterator; None where only its type is to be known."""
-    if not tx.unrolls_outside_iterators or not _is_known(obj, _DEEPEST):
+    if not _is_known(obj, _DEEPEST):
         return None
-    tx.guards.add(source, "type_is", type(obj))
-    return _WRAPPERS[type(obj)](tx, obj, source)
+    kind = type(obj)
+    if kind not in _WRAPPERS or (kind in PEEKED_ITERATORS and not tx.unrolls_outside_iterators):
+        return peeked_iterator(tx, obj, source, sys.maxsize if tx.unrolls_outside_iterators else 1)
+    tx.guards.add(source, "type_is", kind)
+    return _WRAPPERS[kind](tx, obj, source)
 
 
 def _is_known(obj: Any, depth: int, below_enumerate: bool = False) -> bool:
-    """Whether all that the iterator goes over is a list, tuple or range. Below an `enumerate`, no function is called: the real one would
-    call it again."""
+    """Whether all items of the iterator can be asked for. Below an `enumerate`, no function is called: the real one would call it again."""
     kind = type(obj)
-    if kind is _RANGE_ITERATOR:
-        return True
-    if kind is LIST_ITERATOR or kind is _TUPLE_ITERATOR:
-        return type(_sequence(obj)) is (list if kind is LIST_ITERATOR else tuple)
+    if kind in PEEKED_ITERATORS:
+        return can_be_peeked_at(obj)
     if kind not in _WRAPPERS or not depth or (below_enumerate and kind in (map, filter, enumerate)):
         return False
     if kind is enumerate and type(_count(obj)) is not int:

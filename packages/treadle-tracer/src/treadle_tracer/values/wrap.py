@@ -316,6 +316,8 @@ class _Seen:
 
 def _dict_of_view(view: Any) -> Any:
     """The dict itself: a mapping proxy compares that, not itself."""
+    if type(view) not in _VIEWS:
+        raise TypeError("no view of a dict")
     seen = _Seen()
     assert view.mapping == seen
     return seen.other
