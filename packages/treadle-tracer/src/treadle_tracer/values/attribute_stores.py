@@ -8,6 +8,8 @@ from __future__ import annotations
 import types
 from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 
+import torch
+
 from treadle_tracer.bytecode.opcodes import MINOR
 from treadle_tracer.class_facts import is_subtype
 from treadle_tracer.errors import Unsupported
@@ -30,6 +32,16 @@ _TAKEN_BY_EXCEPTIONS: dict[str, tuple[type, ...]] = {
     "value": (object,),
     "code": (object,),
 }
+
+# What attributes of the context of an autograd function take (torch/csrc/autograd/python_function.cpp: setObject, and a setter of bools).
+_TAKEN_BY_CONTEXTS: dict[str, tuple[type, ...]] = {
+    "to_save": (object,),
+    "saved_for_forward": (object,),
+    "dirty_tensors": (object,),
+    "non_differentiable": (object,),
+    "materialize_grads": (bool,),
+}
+_TAKEN = ((BaseException, _TAKEN_BY_EXCEPTIONS), (torch._C._FunctionBase, _TAKEN_BY_CONTEXTS))
 
 
 class Owner(Protocol):
@@ -83,10 +95,8 @@ def _takes(owner: Owner, raw: Any, name: str, value: Value) -> bool:
     """Whether a member or getset descriptor surely takes the value: slots that Python made take everything."""
     if isinstance(raw, types.MemberDescriptorType) and class_may_change(raw.__objclass__):
         return True
-    if not is_subtype(owner.cls, BaseException):
-        return False
-    taken = _TAKEN_BY_EXCEPTIONS.get(name)
-    return taken is not None and any(is_subtype(value.python_type(), kind) for kind in taken)
+    taken = next((table.get(name, ()) for base, table in _TAKEN if is_subtype(owner.cls, base)), ())
+    return any(is_subtype(value.python_type(), kind) for kind in taken)
 
 
 def _refuse(tx: TraceContext, owner: Owner, raw: Any, name: str) -> NoReturn:

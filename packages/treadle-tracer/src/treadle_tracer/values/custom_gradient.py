@@ -21,6 +21,8 @@ import torch._prims_common
 from torch import fx
 from torch.autograd.function import once_differentiable
 
+from treadle_tracer.values.called_again import CalledAgain
+
 RunGraph = Callable[[fx.GraphModule, Sequence[Any]], Sequence[Any]]
 
 
@@ -53,6 +55,7 @@ class CustomGradient:
     materialises        whether gradients that are not defined are zeros
     is_once             whether the backward body may not be differentiated
     why_once            what to raise where it is; where this is empty, it is as in PyTorch's `once_differentiable`
+    again               what gives gradients that are to be differentiated, instead of a body; None where a body does
     """
 
     name: str
@@ -62,6 +65,7 @@ class CustomGradient:
     materialises: bool
     is_once: bool
     why_once: str = ""
+    again: CalledAgain | None = None
 
     @property
     def __name__(self) -> str:  # FX prints the target of a call by these names
@@ -88,7 +92,8 @@ class CustomGradient:
     def _node(self) -> Any:
         """The class of autograd's node, called as the program's own, because messages and `grad_fn` name it."""
         once = _Refusing if self.why_once else _OnceDifferentiable
-        return type(self.name, (once if self.is_once else _Differentiable,), {})
+        base = once if self.is_once else _Differentiable if self.again is None else _CalledAgain
+        return type(self.name, (base,), {})
 
 
 class _Differentiable(torch.autograd.Function):
@@ -138,16 +143,39 @@ class _Refusing(_Differentiable):
 
     @staticmethod
     def backward(ctx: Any, *tangents: Any) -> Any:
-        with torch.no_grad():
-            gradients = _Differentiable.backward(ctx, *tangents)
+        return _refused(ctx, tangents, ctx.gradient.why_once)
+
+
+class _CalledAgain(_Refusing):
+    """A node whose gradients are those of the function itself, called anew, where they are to be differentiated."""
+
+    @staticmethod
+    def forward(ctx: Any, gradient: CustomGradient, outputs: Any, saved: Any, kept: Any, run: Any, *inputs: Any) -> Any:
+        ctx.called_with, ctx.versions = inputs, [value._version for value in inputs]
+        return _Refusing.forward(ctx, gradient, outputs, saved, kept, run, *inputs)
+
+    @staticmethod
+    def backward(ctx: Any, *tangents: Any) -> Any:
         if not torch.is_grad_enabled():
-            return gradients
-        read = [value for value in (*tangents, *ctx.saved_tensors, *ctx.others) if value is not None]
-        if not any(value.requires_grad for value in read):
-            return gradients
-        given = [value for value in gradients if value is not None]
-        joined = iter(_Refusal.apply(ctx.gradient.why_once, len(given), *given, *read))
-        return tuple(None if value is None else next(joined) for value in gradients)
+            return _Differentiable.backward(ctx, *tangents)
+        why_not = ctx.gradient.again.why_not(ctx.called_with, ctx.versions)
+        if why_not is not None:
+            return _refused(ctx, tangents, why_not)
+        return (None, None, None, None, None, *ctx.gradient.again.gradients(ctx.called_with, tangents))
+
+
+def _refused(ctx: Any, tangents: Sequence[Any], why: str) -> Any:
+    """The gradients, whose own gradients raise."""
+    with torch.no_grad():
+        gradients = _Differentiable.backward(ctx, *tangents)
+    if not torch.is_grad_enabled():
+        return gradients
+    read = [value for value in (*tangents, *ctx.saved_tensors, *ctx.others) if value is not None]
+    if not any(value.requires_grad for value in read):
+        return gradients
+    given = [value for value in gradients if value is not None]
+    joined = iter(_Refusal.apply(why, len(given), *given, *read))
+    return tuple(None if value is None else next(joined) for value in gradients)
 
 
 class _Refusal(torch.autograd.Function):

@@ -1,4 +1,4 @@
-"""Custom functions whose gradients apply themselves: derivatives of all orders, without end in a trace."""
+"""Custom functions whose gradients apply themselves: derivatives of all orders, of which a trace has the first ones."""
 
 import pytest
 import torch
@@ -39,13 +39,175 @@ def derivatives(run, x, most):
     return found
 
 
-def test_functions_in_whose_gradients_each_applies_the_other_are_left_to_python():
+class Power(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, n):
+        ctx.save_for_backward(x)
+        ctx.n = n
+        return x**n
+
+    @staticmethod
+    def backward(ctx, gradient):
+        (x,) = ctx.saved_tensors
+        return gradient * ctx.n * Power.apply(x, ctx.n - 1), None
+
+
+class Both(torch.autograd.Function):
+    """Two results, and gradients that may be missing."""
+
+    @staticmethod
+    def forward(ctx, x, y):
+        ctx.set_materialize_grads(False)
+        ctx.save_for_backward(x, y)
+        return x * y, x * x
+
+    @staticmethod
+    def backward(ctx, *gradients):
+        x, y = ctx.saved_tensors
+        of_x = of_y = None
+        if gradients[0] is not None:
+            product, square = Both.apply(gradients[0], y)
+            of_x, of_y = product + 0 * square, gradients[0] * x
+        if gradients[1] is not None:
+            more = 2 * Both.apply(gradients[1], x)[0]
+            of_x = more if of_x is None else of_x + more
+        return of_x, of_y
+
+
+@pytest.mark.parametrize(
+    "program",
+    [
+        program,
+        lambda x: Power.apply(x * 2, 6).sum(),
+        lambda x: Both.apply(x * 2, x.sin())[0].sum(),
+        lambda x: sum(y.sum() for y in Both.apply(x.cos(), x)),
+    ],
+)
+def test_functions_whose_gradients_apply_them_again(program):
     run, seen = compiled(program)
+    for order in (1, 4, 5):
+        x = torch.randn(4, dtype=torch.float64, requires_grad=True)
+        torch.testing.assert_close(derivatives(run, x, order), derivatives(program, x, order))
+    assert len(seen.graphs) == 1 and not seen.breaks
+
+
+def test_higher_derivatives_inside_a_graph_are_left_to_python():
+    def third(x):
+        return derivatives(program, x, 4)[-1]
+
+    run, seen = compiled(third)
+    x = torch.randn(4, dtype=torch.float64, requires_grad=True)
+    torch.testing.assert_close(run(x), third(x))
+    assert "inside a graph" in str(seen.breaks[0])
+
+
+class Exponent:
+    def __init__(self, n):
+        self.n = n
+
+
+class Held(torch.autograd.Function):
+    """The trace makes an object that the function is applied with."""
+
+    @staticmethod
+    def forward(ctx, x, exponent):
+        ctx.save_for_backward(x)
+        ctx.exponent = exponent
+        return x**exponent.n
+
+    @staticmethod
+    def backward(ctx, gradient):
+        (x,) = ctx.saved_tensors
+        n = ctx.exponent.n
+        return gradient * n * Held.apply(x, Exponent(n - 1)), None
+
+
+def test_a_function_that_cannot_be_called_again_has_two_derivatives():
+    def program(x):
+        return Held.apply(x, Exponent(5)).sum()
+
+    run, seen = compiled(program)
+    x = torch.randn(4, dtype=torch.float64, requires_grad=True)
+    torch.testing.assert_close(derivatives(run, x, 2), derivatives(program, x, 2))
+    assert len(seen.graphs) == 1 and not seen.breaks
+    with pytest.raises(RuntimeError, match="no third derivatives through .*, whose gradients apply it again"):
+        derivatives(run, x, 3)
+
+
+noted: list[str] = []
+
+
+class Noted(torch.autograd.Function):
+    """Both bodies write to the same list."""
+
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        noted.append("forward")
+        return x.exp()
+
+    @staticmethod
+    def backward(ctx, gradient):
+        noted.append("backward")
+        return gradient * ctx.saved_tensors[0].exp()
+
+
+def test_a_backward_body_that_writes_where_the_forward_body_has_written():
+    def program(x):
+        return Noted.apply(x).sum()
+
+    run, _ = compiled(program)
     for _ in range(2):
-        x = torch.randn(4, requires_grad=True)
-        torch.testing.assert_close(derivatives(run, x, 4), derivatives(program, x, 4))
-    assert seen.breaks[0].code == "autograd-function"
-    assert "recursion" not in {found.code for found in seen.breaks}
+        noted.clear()
+        found = run(torch.ones(2, requires_grad=True))
+        assert noted == ["forward"]
+        found.backward()
+        assert noted == ["forward", "backward"]
+
+
+class LeftToPython(torch.autograd.Function):
+    """All that a context is told, in a function whose backward body writes to something outside."""
+
+    @staticmethod
+    def forward(ctx, x, y, scale):
+        ctx.set_materialize_grads(False)
+        y.add_(1)
+        ctx.mark_dirty(y)
+        middle = x * scale
+        whole = (middle.detach() * 3).round()
+        ctx.mark_non_differentiable(whole)
+        ctx.save_for_backward(x, None, y, middle)
+        ctx.scale = scale
+        return middle * y, y, whole
+
+    @staticmethod
+    def backward(ctx, *gradients):
+        x, nothing, y, middle = ctx.saved_tensors
+        noted.append((nothing, [gradient is None for gradient in gradients], torch.equal(middle, x * ctx.scale)))
+        product, of_y, whole = gradients
+        return product * y * ctx.scale, product * middle + (0 if of_y is None else of_y), None
+
+
+def test_a_context_of_python_in_a_forward_body_of_its_own_graph():
+    def program(x, y):
+        y = y * 2
+        product, same, whole = LeftToPython.apply(x + 1, y, 3.0)
+        return product, same is y, whole, y
+
+    run, seen = compiled(program)
+    found = []
+    for function in (run, program, run):
+        noted.clear()
+        x, y = (torch.arange(4.0).requires_grad_() for _ in range(2))
+        product, *others = function(x, y)
+        (product.sum() + others[-1].square().sum()).backward()
+        found.append((product.tolist(), [str(other) for other in others], x.grad.tolist(), y.grad.tolist(), *noted))
+        noted.clear()
+        product, *others = function(x, y)
+        product.sum().backward()
+        found[-1] += (x.grad.tolist(), y.grad.tolist(), *noted)
+    assert found[0] == found[1] == found[2]
+    assert [reason.code for reason in seen.breaks] == ["autograd-function"]
 
 
 def test_without_gradients_they_are_part_of_the_graph():

@@ -23,6 +23,8 @@ from treadle_tracer.class_facts import is_subtype
 from treadle_tracer.errors import Unsupported
 from treadle_tracer.values import refused_writes, torch_calls
 from treadle_tracer.values.base import NONE, Constant, LazyValue
+from treadle_tracer.values.call_effects import only_computes
+from treadle_tracer.values.called_again import CalledAgain, Input
 from treadle_tracer.values.cells import CellValue
 from treadle_tracer.values.class_lookup import find_in_mro, lookup
 from treadle_tracer.values.custom_gradient import Body, CustomGradient, layout_of_gradient
@@ -124,6 +126,7 @@ def apply(tx: TraceContext, args: list[Value], kwargs: dict[str, Value]) -> Valu
     is_recorded = torch.is_grad_enabled() and any(needs)
     if is_recorded and tx.speculation is not None:
         raise Unsupported("autograd-function", f"{cls.__name__} on a path that the program may not take")
+    before, state = tx.graph.last(), _State(tx, rest) if cls in tx.differentiated else None
     with _no_grad(tx):
         if has_setup:
             result = cls_value.get_attr(tx, "forward").call(tx, rest, {})
@@ -134,6 +137,8 @@ def apply(tx: TraceContext, args: list[Value], kwargs: dict[str, Value]) -> Valu
         results = [_forced(tx, item) for item in (result.items if is_tuple else [result])]
         call = _Call(tx, cls_value, context, rest, results)
         call.copy_returned_inputs()
+    if state is not None:
+        call.only_computes = state.is_unchanged() and all(map(only_computes, _calls_behind(tx, before)))
     if is_recorded:
         call.record()
     else:
@@ -208,6 +213,8 @@ class _Call:
     args: list[Value]
     results: list[Value]  # changed in place
     kept: list[fx.Node] = field(default_factory=list)
+    only_computes: bool = False  # whether the forward body does nothing else; not asked for where nobody needs to know
+    ends: bool = False  # gradients of its gradients are not traced
 
     @property
     def name(self) -> str:
@@ -262,6 +269,7 @@ class _Call:
             tuple(k for k, value in enumerate(outputs) if _is_among(value, fixed)),
             materialises,
             self.is_once,
+            again=CalledAgain(self.cls_value.constant(), self.known_arguments()) if self.ends else None,
         )
         groups = (inputs, outputs, saved)
         nodes = [tuple(v.node(self.tx) if isinstance(v, TensorValue) else None for v in group) for group in groups]
@@ -305,21 +313,33 @@ class _Call:
             uses = self.tx.grad_mode_uses
             found[defined, False] = self.body(outputs, saved, defined, grad_mode=False)
             if self.tx.grad_mode_uses > uses and not self.is_once:
+                if self.cls_value.constant() in self.tx.differentiated:
+                    self.ends = True
+                    continue
                 with self.differentiated():
                     found[defined, True] = self.body(outputs, saved, defined, grad_mode=True)
         return found
+
+    def known_arguments(self) -> tuple[Any, ...] | None:
+        """The arguments, with an `Input` for each tensor, if the function can be called again with them."""
+        if not self.only_computes:
+            return None
+        positions = itertools.count()
+        found = []
+        for arg in self.args:
+            if not isinstance(arg, (TensorValue, Constant)):
+                return None
+            found.append(Input(next(positions)) if isinstance(arg, TensorValue) else arg.obj)
+        return tuple(found)
 
     @contextmanager
     def differentiated(self) -> Iterator[None]:
         """Inside, the backward body is traced for gradients of its own.
 
         A function whose gradient is made of itself (`Sin` and `Cos` that apply each other) has derivatives of all orders, and each would
-        be traced inside the one before.
+        be traced inside the one before: see `values.called_again`.
         """
-        cls = self.cls_value.constant()
-        if cls in self.tx.differentiated:
-            raise self.refuse("its gradients apply it again, and so do theirs")
-        self.tx.differentiated.append(cls)
+        self.tx.differentiated.append(self.cls_value.constant())
         try:
             yield
         finally:
@@ -380,6 +400,12 @@ class _Call:
         return nodes
 
 
+def _calls_behind(tx: TraceContext, before: fx.Node) -> list[fx.Node]:
+    """The calls made since, but for those that set grad mode."""
+    made = itertools.takewhile(lambda node: node is not before, reversed(list(tx.graph.nodes)))
+    return [node for node in made if node.op[:5] == "call_" and node.target is not torch._C._set_grad_enabled]
+
+
 def _is_among(value: Value, others: Sequence[Value]) -> bool:
     return any(value is other for other in others)
 
@@ -389,14 +415,14 @@ class _State:
 
     def __init__(self, tx: TraceContext, roots: Sequence[Value]):
         self.tx = tx
-        self.writes = tx.mutations.snapshot()
+        self.writes, self.writes_outside = tx.mutations.snapshot(), tx.mutations.writes_outside
         self.known = _reachable(tx, roots)
         self.contents = {key: _contents(value) for key, value in self.known.items()}
 
     def is_unchanged(self) -> bool:
         """Whether nothing of it has been written to. Objects that the body itself has made do not count."""
         attrs, *others = self.tx.mutations.snapshot()
-        if others != list(self.writes[1:]):
+        if self.tx.mutations.writes_outside != self.writes_outside or others != list(self.writes[1:]):
             return False
         changed = [self.tx.mutations.owner(key) for key, names in attrs.items() if names != self.writes[0].get(key)]
         if any(owner.source is not None or id(owner) in self.known for owner in changed):
