@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
 
 import pytest
@@ -226,6 +227,31 @@ def test_what_stands_before_the_written_class_is_guarded():
     assert run(torch.ones(1))[1] == "own"
     del Child.tag
     assert run(torch.ones(1))[1] == "written" and len(said.graphs) == 2
+    _reset()
+
+
+@functools.lru_cache
+def one_of(number):
+    return torch.full((), number)
+
+
+def test_a_setting_that_is_put_back_leaves_the_class_as_it_was():
+    """Then what reads the whole class is known: a function whose results are cached, the dict of the class."""
+
+    def program(x):
+        before, Base.tag = Base.tag, "b"
+        x = x + len(Base.tag)
+        Base.tag = before
+        return x * one_of(2.0), Base.tag, vars(Base)["tag"]
+
+    _reset()
+    one_of(2.0)
+    run, said = compiled(program)
+    for tag in ("a", "a", "other"):
+        Base.tag = tag
+        found, *tags = run(torch.ones(1))
+        assert found == 4 and tags == [tag, tag] and Base.tag == tag
+    assert not said.breaks and len(said.graphs) == 2
     _reset()
 
 

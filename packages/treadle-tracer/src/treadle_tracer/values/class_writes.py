@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 from treadle_tracer.class_facts import module_of, namespace_of, stands_in_its_module
 from treadle_tracer.errors import Unsupported
-from treadle_tracer.values.base import LazyValue
+from treadle_tracer.values.base import Constant, LazyValue
 from treadle_tracer.values.class_lookup import MISSING, class_attribute_source, class_may_change, lookup
-from treadle_tracer.values.constants import is_trusted_name
+from treadle_tracer.values.constants import CONSTANT_TYPES, is_trusted_name
 from treadle_tracer.values.functions import ClassValue, FunctionValue
 from treadle_tracer.values.shadows import Held, register, shadow_of
 from treadle_tracer.values.value import Value
@@ -34,8 +34,18 @@ def store(tx: TraceContext, cls: ClassValue, name: str, value: Value) -> None:
     if why is not None:
         raise Unsupported("class-store", f"{cls.describe()}.{name} {why}")
     tx.mutations.store_attr(_one_value(tx, cls), name, value)
+    if _is_original(cls, name, value):
+        tx.class_writes.pop((id(cls.obj), name), None)
+        lookup(tx, cls.obj, name)  # guards that the class has it
+        return
     is_function = isinstance(value, FunctionValue)
     tx.class_writes[id(cls.obj), name] = shadow_of(tx, value) if is_function else register(tx, Held(), value)
+
+
+def _is_original(cls: ClassValue, name: str, value: Value) -> bool:
+    """Whether the class has this value, a constant: a setting is put back as it was. What it holds is what the program sees, then."""
+    original = namespace_of(cls.obj).get(name, MISSING)
+    return type(original) in CONSTANT_TYPES and isinstance(value, Constant) and value.obj is original
 
 
 def delete(tx: TraceContext, cls: ClassValue, name: str) -> None:
