@@ -165,6 +165,75 @@ def test_a_backward_body_that_writes_where_the_forward_body_has_written():
         assert noted == ["forward", "backward"]
 
 
+def _counted_in_a_cell(x):
+    count = 0
+
+    class Exp(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            nonlocal count
+            count += 1
+            ctx.save_for_backward(x)
+            return x.exp()
+
+        @staticmethod
+        def backward(ctx, gradient):
+            nonlocal count
+            count += 10
+            return gradient * ctx.saved_tensors[0].exp()
+
+    return Exp.apply(x).sum(), lambda: count
+
+
+def _counted_in_its_class(x):
+    class Exp(torch.autograd.Function):
+        count = 0
+
+        @staticmethod
+        def forward(ctx, x):
+            Exp.count += 1
+            ctx.save_for_backward(x)
+            return x.exp()
+
+        @staticmethod
+        def backward(ctx, gradient):
+            Exp.count += 10
+            return gradient * ctx.saved_tensors[0].exp()
+
+    return Exp.apply(x).sum(), lambda: Exp.count
+
+
+def _listed_behind_a_closure(x):
+    rows = []
+    holder = Exponent(rows)
+
+    class Exp(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            holder.n.append("forward")
+            ctx.save_for_backward(x)
+            return x.exp()
+
+        @staticmethod
+        def backward(ctx, gradient):
+            holder.n.append("backward")
+            return gradient * ctx.saved_tensors[0].exp()
+
+    return Exp.apply(x).sum(), lambda: list(rows)
+
+
+@pytest.mark.parametrize("program", [_counted_in_a_cell, _counted_in_its_class, _listed_behind_a_closure])
+def test_a_backward_body_that_writes_to_what_the_trace_has_made(program):
+    run, _ = compiled(program)
+    found = []
+    for function in (run, program, run):
+        loss, count = function(torch.ones(2, requires_grad=True))
+        before = count()
+        loss.backward()
+        found.append((before, count()))
+    assert found[0] == found[1] == found[2]
+
+
 class LeftToPython(torch.autograd.Function):
     """All that a context is told, in a function whose backward body writes to something outside."""
 

@@ -29,6 +29,7 @@ from treadle_tracer.values.cells import CellValue
 from treadle_tracer.values.class_lookup import find_in_mro, lookup
 from treadle_tracer.values.custom_gradient import Body, CustomGradient, layout_of_gradient
 from treadle_tracer.values.functions import BoundMethod, FunctionValue, PartialValue
+from treadle_tracer.values.made_classes import MadeClass
 from treadle_tracer.values.mappings import DictValue
 from treadle_tracer.values.objects import ObjectValue
 from treadle_tracer.values.rules.torch_state import set_state
@@ -126,7 +127,10 @@ def apply(tx: TraceContext, args: list[Value], kwargs: dict[str, Value]) -> Valu
     is_recorded = torch.is_grad_enabled() and any(needs)
     if is_recorded and tx.speculation is not None:
         raise Unsupported("autograd-function", f"{cls.__name__} on a path that the program may not take")
-    before, state = tx.graph.last(), _State(tx, rest) if cls in tx.differentiated else None
+    before, state = (
+        tx.graph.last(),
+        _State(tx, [*rest, cls_value, cls_value.get_attr(tx, "forward")]) if cls in tx.differentiated else None,
+    )
     with _no_grad(tx):
         if has_setup:
             result = cls_value.get_attr(tx, "forward").call(tx, rest, {})
@@ -348,7 +352,7 @@ class _Call:
     def body(self, outputs: Sequence[Any], saved: Sequence[Value], defined: tuple[bool, ...], grad_mode: bool) -> Body:
         """Trace the backward body and take its calls out of the graph."""
         tx = self.tx
-        before, state = tx.graph.last(), _State(tx, [self.context, *self.args])
+        before, state = tx.graph.last(), _State(tx, [self.context, *self.args, self.cls_value, self.backward])
         tangents = [
             self.tangent(output, k, grad_mode) if is_defined else None
             for k, (output, is_defined) in enumerate(zip(outputs, defined, strict=True))
@@ -411,10 +415,13 @@ def _is_among(value: Value, others: Sequence[Value]) -> bool:
 
 
 class _State:
-    """What outlives a backward body: the program's writes, and the contents of what can be reached from the arguments."""
+    """What outlives a body: the program's writes, and the contents of what the body can reach."""
 
     def __init__(self, tx: TraceContext, roots: Sequence[Value]):
+        """roots: what the body is given, and the function itself."""
         self.tx = tx
+        stored = [value for *_, value in (*tx.mutations.attr_stores(), *tx.mutations.global_stores())]
+        roots = [*roots, *tx.mutations.containers(), *(value for value in stored if isinstance(value, Value))]
         self.writes, self.writes_outside = tx.mutations.snapshot(), tx.mutations.writes_outside
         self.known = _reachable(tx, roots)
         self.contents = {key: _contents(value) for key, value in self.known.items()}
@@ -444,7 +451,7 @@ def _reachable(tx: TraceContext, roots: Sequence[Value]) -> dict[int, Value]:
 
 
 def _contents(value: Value) -> list[Value]:
-    """What a container, a cell, a function or an object built on one holds, in order."""
+    """What a container, a cell, a function, a class of the trace or an object built on a container holds, in order."""
     if isinstance(value, SequenceValue):
         return list(value.items)
     if isinstance(value, (DictValue, SetValue)):
@@ -458,5 +465,11 @@ def _contents(value: Value) -> list[Value]:
         return [value.function, value.instance]
     if isinstance(value, PartialValue):
         return [value.function, *value.args, *value.keywords.values()]
+    if isinstance(value, MadeClass):
+        return [
+            item
+            for _, given in (*value.late, *value.steps)
+            for item in (given if isinstance(given, tuple) else (given,))
+        ]
     is_built_on = isinstance(value, ObjectValue) and value.container is not None
     return [value.container] if is_built_on else []  # type: ignore[attr-defined]
