@@ -25,18 +25,14 @@ from treadle_tracer.values import refused_writes, torch_calls
 from treadle_tracer.values.base import NONE, Constant, LazyValue
 from treadle_tracer.values.call_effects import only_computes
 from treadle_tracer.values.called_again import CalledAgain, Input
-from treadle_tracer.values.cells import CellValue
 from treadle_tracer.values.class_lookup import find_in_mro, lookup
 from treadle_tracer.values.custom_gradient import Body, CustomGradient, layout_of_gradient
-from treadle_tracer.values.functions import BoundMethod, FunctionValue, PartialValue
-from treadle_tracer.values.made_classes import MadeClass
-from treadle_tracer.values.mappings import DictValue
+from treadle_tracer.values.made_state import MadeState
 from treadle_tracer.values.objects import ObjectValue
 from treadle_tracer.values.rules.torch_state import set_state
 from treadle_tracer.values.sequences import Sequence as SequenceValue
 from treadle_tracer.values.sequences import TupleValue
-from treadle_tracer.values.sets import SetValue
-from treadle_tracer.values.tensor import SymbolicValue, TensorValue
+from treadle_tracer.values.tensor import TensorValue
 from treadle_tracer.values.tensor_subclasses import OverridingTensor
 from treadle_tracer.values.value import Raised, Value
 
@@ -75,18 +71,22 @@ class FunctionContext:
 
 
 class ContextValue(ObjectValue):
-    """The context of one call. real: the class of which eager's context is an instance."""
+    """The context of one call. real: the class of which eager's context is an instance. reads: what the bodies have asked for."""
 
-    __slots__ = ("has_read_saved", "real")
+    __slots__ = ("reads", "real")
 
     def __init__(self, real: type):
         super().__init__(FunctionContext)
         self.real = real
-        self.has_read_saved = False
+        self.reads: set[str] = set()
+
+    @property
+    def has_read_saved(self) -> bool:
+        return "saved_tensors" in self.reads
 
     def get_attr(self, tx: TraceContext, name: str) -> Value:
         if name == "saved_tensors":
-            self.has_read_saved = True
+            self.reads.add(name)
             return TupleValue(self.get_attr(tx, "to_save").unpack(tx))
         if not hasattr(FunctionContext, name) and name not in tx.mutations.attrs_of(self) and hasattr(self.real, name):
             raise Unsupported("autograd-function", f"ctx.{name}")
@@ -415,61 +415,14 @@ def _is_among(value: Value, others: Sequence[Value]) -> bool:
 
 
 class _State:
-    """What outlives a body: the program's writes, and the contents of what the body can reach."""
+    """What outlives a body: the program's writes, and what the trace has made before that the body can reach."""
 
     def __init__(self, tx: TraceContext, roots: Sequence[Value]):
         """roots: what the body is given, and the function itself."""
         self.tx = tx
-        stored = [value for *_, value in (*tx.mutations.attr_stores(), *tx.mutations.global_stores())]
-        roots = [*roots, *tx.mutations.containers(), *(value for value in stored if isinstance(value, Value))]
-        self.writes, self.writes_outside = tx.mutations.snapshot(), tx.mutations.writes_outside
-        self.known = _reachable(tx, roots)
-        self.contents = {key: _contents(value) for key, value in self.known.items()}
+        self.writes_outside = tx.mutations.writes_outside
+        self.made = MadeState(tx, roots)
 
     def is_unchanged(self) -> bool:
         """Whether nothing of it has been written to. Objects that the body itself has made do not count."""
-        attrs, *others = self.tx.mutations.snapshot()
-        if self.tx.mutations.writes_outside != self.writes_outside or others != list(self.writes[1:]):
-            return False
-        changed = [self.tx.mutations.owner(key) for key, names in attrs.items() if names != self.writes[0].get(key)]
-        if any(owner.source is not None or id(owner) in self.known for owner in changed):
-            return False
-        return all(self.contents[key] == _contents(value) for key, value in self.known.items())
-
-
-def _reachable(tx: TraceContext, roots: Sequence[Value]) -> dict[int, Value]:
-    found: dict[int, Value] = {}
-    pending = list(roots)
-    while pending:
-        value = pending.pop()
-        if id(value) in found or isinstance(value, (TensorValue, SymbolicValue, Constant, LazyValue)):
-            continue
-        found[id(value)] = value
-        pending += _contents(value)
-        pending += [stored for stored in tx.mutations.attrs_of(value).values() if isinstance(stored, Value)]
-    return found
-
-
-def _contents(value: Value) -> list[Value]:
-    """What a container, a cell, a function, a class of the trace or an object built on a container holds, in order."""
-    if isinstance(value, SequenceValue):
-        return list(value.items)
-    if isinstance(value, (DictValue, SetValue)):
-        entries = value.entries.values()
-        return [item for entry in entries for item in (entry if isinstance(entry, tuple) else (entry,))]
-    if isinstance(value, CellValue):  # stores into one from outside are among the program's writes
-        return [value.content] if value.cell is None and value.content is not None else []
-    if isinstance(value, FunctionValue):
-        return [*value.closure, *value.defaults, *value.kwdefaults.values()]
-    if isinstance(value, BoundMethod):
-        return [value.function, value.instance]
-    if isinstance(value, PartialValue):
-        return [value.function, *value.args, *value.keywords.values()]
-    if isinstance(value, MadeClass):
-        return [
-            item
-            for _, given in (*value.late, *value.steps)
-            for item in (given if isinstance(given, tuple) else (given,))
-        ]
-    is_built_on = isinstance(value, ObjectValue) and value.container is not None
-    return [value.container] if is_built_on else []  # type: ignore[attr-defined]
+        return self.tx.mutations.writes_outside == self.writes_outside and self.made.changed() is None
