@@ -21,6 +21,7 @@ import torch
 
 from .by_identity import is_one_of
 from .class_facts import is_subtype
+from .left_below import is_left_below
 
 
 class SkipKind(enum.Enum):
@@ -156,6 +157,8 @@ def why_not_trace(code: CodeType, is_root: bool = False) -> Skip | None:
         return Skip(SkipKind.BODY, "the body of a module or class")
     if is_root:
         return None
+    if is_left_below(code):
+        return Skip(SkipKind.LIBRARY, "its results are cached")
     in_torch = code.co_filename.startswith(_torch_directory()) and code.co_name.startswith("__")
     if code.co_name in _SKIPPED_NAMES or in_torch:
         return Skip(SkipKind.SPECIAL_METHOD, f"a special method ({code.co_name})")
@@ -167,8 +170,10 @@ def skips_callees(code: CodeType) -> bool:
 
     Imports: finders, loaders and the bodies of modules run once, and compiling them is lost time. Checkpointing without re-entering
     autograd: it counts the tensors that its function saves, in forward and again in backward, where no compiled frame is active.
-    Functions compiled by torch.compile: its own evaluator is at work below them.
+    Functions compiled by torch.compile: its own evaluator is at work below them. Functions whose results are cached run once, too.
     """
+    if is_left_below(code):
+        return True
     if code.co_filename.startswith("<frozen importlib"):
         return True
     if code.co_filename == _torch_directory() + os.path.join("_dynamo", "eval_frame.py"):

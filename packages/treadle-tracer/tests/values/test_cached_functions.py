@@ -294,3 +294,41 @@ def test_constants_of_different_paths_do_not_count():
         run(torch.ones(1), kind)
         program(torch.ones(1), kind)
     assert not recorder.breaks
+
+
+class _Equation:
+    """Hashed by what it holds, which the trace does not ask for."""
+
+    def __init__(self, text):
+        self.text = text
+
+    def __hash__(self):
+        return hash(self.text)
+
+    def __eq__(self, other):
+        return self.text == other.text
+
+
+def _factor(letter):
+    return torch.tensor(float(ord(letter))).sqrt()
+
+
+@functools.lru_cache
+def _planned(equation, scale):
+    return sum(_factor(letter) for letter in equation.text) * scale
+
+
+_planned_in_part = functools.lru_cache(functools.partial(_planned.__wrapped__, scale=3))
+
+
+@pytest.mark.parametrize("planned", [lambda equation: _planned(equation, 2), _planned_in_part])
+def test_functions_whose_results_are_cached_run_in_python_with_all_below(planned):
+    """Each runs once: what is compiled of it or of its helpers serves no other call."""
+
+    def program(x, equation):
+        return (x + 1) * planned(equation)
+
+    run, recorder = compiled(program)
+    for text in ("abc", "abd", "abc"):
+        assert torch.equal(run(torch.ones(2), _Equation(text)), program(torch.ones(2), _Equation(text)))
+    assert len(recorder.breaks) == 1 and len(recorder.graphs) == 2

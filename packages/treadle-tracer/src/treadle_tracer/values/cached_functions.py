@@ -16,6 +16,7 @@ import torch
 
 from treadle_tracer.by_identity import is_one_of
 from treadle_tracer.errors import PathEnds, Unsupported
+from treadle_tracer.left_below import leave_below
 from treadle_tracer.source import ConstSource
 from treadle_tracer.values.base import ConcreteValue, Constant, settled
 from treadle_tracer.values.cached_answers import CachedAnswer, is_answered
@@ -34,7 +35,15 @@ if TYPE_CHECKING:
 
 
 def call_cached(tx: TraceContext, cached: ConcreteValue, args: list[Value], kwargs: dict[str, Value]) -> Value:
-    """A call of `cached`, whose object is a function under `functools.lru_cache`."""
+    """A call of `cached`, whose object is a function under `functools.lru_cache`. Where the graph breaks at it, Python runs all below."""
+    try:
+        return _call(tx, cached, args, kwargs)
+    except Unsupported:
+        leave_below(cached.obj.__wrapped__)
+        raise
+
+
+def _call(tx: TraceContext, cached: ConcreteValue, args: list[Value], kwargs: dict[str, Value]) -> Value:
     if tx.class_writes:
         raise Unsupported("class-store", f"{cached.describe()}, whose results are cached, after a class was changed")
     of_numbers = any(map(_has_symbols, (*args, *kwargs.values())))
