@@ -50,12 +50,21 @@ def a_float(x) -> float:
     return 2.0 * x.size(0)
 
 
+def refused(function, x):
+    try:
+        return function()
+    except RuntimeError:
+        return x * 2
+
+
 TRACED = torch.jit.trace(lambda x: x * x.shape[0], torch.ones(3, dtype=torch.int64), check_trace=False)
 
 
 WHOLE = {
     "a function": lambda x: gate(x.sin(), x),
     "tuples": lambda x: combine((x, x + 1), (x.sin(), x)),
+    "lists for tuples": lambda x: combine([x, x + 1], b=(x.sin(), x)),
+    "a list that is written to later": lambda x: ((xs := [x, x + 1]), combine(xs, xs), xs.append(x))[1:],
     "numbers": lambda x: scaled(x.float(), 2.0, by=3),
     "passed on": lambda x: functools.partial(gate, x)(b=x.cos()),
     "mapped": lambda x: list(map(gate, [x, x.sin()], [x, x])),
@@ -67,6 +76,7 @@ BROKEN = {
     "asks whether it is scripted": lambda x: where_it_runs(x * 2),
     "a helper": lambda x: with_a_helper(x * 2),
     "a float": lambda x: a_float(x * 2),
+    "too long a list": lambda x: refused(lambda: combine([x, x, x], (x, x)), x),
     "traced": lambda x: TRACED(x * 2),
 }
 

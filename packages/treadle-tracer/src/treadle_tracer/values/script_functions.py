@@ -5,8 +5,8 @@
         return torch.tanh(a) * torch.sigmoid(b)      ==>      tanh, sigmoid and mul in the graph
 
 TorchScript is not Python everywhere. It has read global names when it compiled, passes an int as a float where a parameter is declared
-so, copies lists and dicts, and answers `is_scripting()` with True. Where a call could differ by that, the graph breaks, and TorchScript
-runs it.
+so, copies lists and dicts, and answers `is_scripting()` with True. A list given for a parameter declared as a tuple becomes that tuple.
+Where a call could differ otherwise, the graph breaks, and TorchScript runs it.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import torch
 
 from treadle_tracer.errors import Unsupported
 from treadle_tracer.source import ConstSource
-from treadle_tracer.values.sequences import TupleValue
+from treadle_tracer.values.sequences import ListValue, TupleValue
 
 if TYPE_CHECKING:
     from treadle_tracer.values.value import TraceContext, Value
@@ -41,11 +41,10 @@ def call_script_function(
     """Trace the Python function of a script function. Breaks the graph where it could give something else."""
     function = vars(obj).get("_torchdynamo_inline")  # what torch.compile traces
     reason = _why_not_as_python(obj, function)
-    if reason is None:
-        assert function is not None
-        reason = _why_not_as_given(tx, obj, function, args, kwargs)
     if reason is not None:
         raise Unsupported("script-function", reason)
+    assert function is not None
+    args, kwargs = _as_taken(tx, obj, function, args, kwargs)
     if script.source is not None and not isinstance(script.source, ConstSource):
         tx.guards.add(script.source, "is", obj)
     return tx.wrap_known(function).call(tx, args, kwargs)
@@ -105,14 +104,14 @@ def _is_fixed(value: Any) -> bool:
     return str(getattr(value, "__module__", "")).partition(".")[0] in ("torch", "math", "typing")
 
 
-def _why_not_as_given(
+def _as_taken(
     tx: TraceContext,
     obj: torch.jit.ScriptFunction,
     function: types.FunctionType,
     args: list[Value],
     kwargs: dict[str, Value],
-) -> str | None:
-    """Why TorchScript may convert an argument, or refuse it. None: it does neither."""
+) -> tuple[list[Value], dict[str, Value]]:
+    """The arguments as TorchScript takes them. Breaks the graph where it may convert one otherwise, or refuse it."""
     parameters = obj.schema.arguments
     given = dict(zip([parameter.name for parameter in parameters], args, strict=False)) | kwargs
     defaults = function.__defaults__ or ()
@@ -120,22 +119,34 @@ def _why_not_as_given(
     for parameter in parameters:
         name = parameter.name
         if name in given:
-            fits = _fits(tx, given[name], parameter.type)
+            taken = _taken(tx, given[name], parameter.type)
+            fits = taken is not None
+            given[name] = taken or given[name]
         else:
             fits = name in own and repr(own[name]) == repr(parameter.default_value)
         if not fits:
-            return f"{function.__qualname__} takes {name} as {parameter.type}"
-    return None
+            raise Unsupported("script-function", f"{function.__qualname__} takes {name} as {parameter.type}")
+    # The names of the arguments by position come first. A wrong name or number of arguments is the Python function's to refuse.
+    return [given[parameter.name] for parameter in parameters[: len(args)]] + args[len(parameters) :], {
+        name: given[name] for name in kwargs
+    }
 
 
-def _fits(tx: TraceContext, value: Value, wanted: Any) -> bool:
-    """Whether TorchScript takes a value of this type as it is."""
+def _taken(tx: TraceContext, value: Value, wanted: Any) -> Value | None:
+    """A value as TorchScript takes it for a parameter of this type. None: as another one, or not at all."""
     kind, cls = wanted.kind(), value.python_type()
     if kind == "OptionalType":
-        return cls is type(None) or _fits(tx, value, wanted.getElementType())
+        return value if cls is type(None) else _taken(tx, value, wanted.getElementType())
     if kind == "TupleType":
-        if cls is not tuple or not isinstance(value, TupleValue):
-            return False
+        if not ((cls is tuple and isinstance(value, TupleValue)) or (cls is list and isinstance(value, ListValue))):
+            return None
         items, types_ = list(value.unpack(tx)), wanted.elements()
-        return len(items) == len(types_) and all(map(lambda item, of: _fits(tx, item, of), items, types_))
-    return any(cls is allowed for allowed in _TYPES.get(kind, ()))
+        if len(items) != len(types_):
+            return None
+        taken = [_taken(tx, item, of) for item, of in zip(items, types_, strict=True)]
+        if any(item is None for item in taken):
+            return None
+        if cls is tuple and all(new is old for new, old in zip(taken, items, strict=True)):
+            return value
+        return TupleValue([item for item in taken if item is not None])
+    return value if any(cls is allowed for allowed in _TYPES.get(kind, ())) else None
