@@ -92,6 +92,28 @@ def test_of_two_tensors(name):
         compare(BINARY[name], [operand(chosen, shape), operand(chosen, shape)])
 
 
+DTYPES = (torch.float32, torch.float64, torch.int64, torch.bool, torch.float16, torch.complex64)
+
+
+@pytest.mark.parametrize("name", sorted(BINARY.keys() - {"normal"}))
+def test_of_two_dtypes(name):
+    chosen = random.Random(name)
+    for shape in shapes(chosen):
+        operands = [operand(chosen, shape) for _ in range(2)]
+        compare(BINARY[name], [_of_dtype(x, chosen.choice(DTYPES)) for x in operands])
+
+
+def _of_dtype(x, dtype):
+    """A tensor of another dtype in the same layout."""
+    return torch.ones(x.untyped_storage().nbytes() // 4, dtype=dtype).as_strided(x.shape, x.stride())
+
+
+def test_of_an_expanded_gradient_and_complex_numbers():
+    compare(
+        torch.mul, [torch.ones(()).expand(5, 6, 4), torch.empty_strided((5, 6, 4), (6, 1, 30), dtype=torch.complex64)]
+    )
+
+
 def test_of_channels_last_images_of_one_pixel():
     x = torch.ones(2, 3, 1, 1).to(memory_format=torch.channels_last)
     compare(torch.cos, [x])

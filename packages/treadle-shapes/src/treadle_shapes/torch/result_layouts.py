@@ -17,13 +17,14 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
-from torch._prims_common import make_contiguous_strides_for
+from torch._prims_common import ELEMENTWISE_TYPE_PROMOTION_KIND, elementwise_dtypes, make_contiguous_strides_for
 from torch._subclasses.fake_tensor import FakeTensor
 
 from treadle_shapes.torch.operators import Kind, operator
 
 Ints = tuple[int, ...]
 Operand = tuple[Ints, Ints]
+_PROMOTION = ELEMENTWISE_TYPE_PROMOTION_KIND.DEFAULT
 _CHANNELS_LAST = (1, 3, 2, 0)
 
 
@@ -51,20 +52,45 @@ def in_eager_layout(mode: Any, func: Any, args: Sequence[Any], kwargs: Mapping[s
             return torch.empty(result.shape, dtype=result.dtype, device=result.device)
     if not isinstance(result, FakeTensor) or not _iterates(func) or not _is_static(result) or 0 in result.shape:
         return result
-    operands: list[Operand] = []
+    tensors: list[tuple[str, torch.Tensor]] = []
+    numbers: list[Any] = []
     for place, (name, is_tensor) in enumerate(_operands(func)):
         given = args[place] if place < len(args) else kwargs.get(name)
         if isinstance(given, torch.Tensor):
             if not _is_static(given):
                 return result
-            operands.append((tuple(given.shape), given.stride()))
+            tensors.append((name, given))
         elif is_tensor and isinstance(given, (int, float, complex)):
-            operands.append(((), ()))
-    if all(strides == make_contiguous_strides_for(sizes) for sizes, strides in operands):
+            numbers.append(given)
+    if all(t.stride() == make_contiguous_strides_for(t.shape) for _, t in tensors):
         return result
-    if not all(_broadcasts(sizes, result.shape) for sizes, _ in operands):
+    if not all(_broadcasts(tuple(t.shape), result.shape) for _, t in tensors):
         return result  # `glu` halves a dimension
+    operands = [*_as_iterated(tensors, numbers, result), *[((), ())] * len(numbers)]
     return _with_strides(mode, result, iterated_strides(tuple(result.shape), operands))
+
+
+def _as_iterated(
+    tensors: Sequence[tuple[str, torch.Tensor]], numbers: Sequence[Any], result: torch.Tensor
+) -> list[Operand]:
+    """The tensors as an iteration sees them. On the CPU those of another dtype than all have in common are copied to that one first, and
+    a copy of a tensor with gaps or shared elements fills memory (TensorIteratorBase::compute_types)."""
+    operands: list[Operand] = [(tuple(t.shape), t.stride()) for _, t in tensors]
+    promoted = [t for name, t in tensors if name != "condition"]
+    if result.device.type != "cpu" or (result.dtype is promoted[0].dtype and len({t.dtype for t in promoted}) == 1):
+        return operands
+    _, common = elementwise_dtypes(*promoted, *numbers, type_promotion_kind=_PROMOTION)
+    if result.dtype.is_floating_point and not (common.is_floating_point or common.is_complex):
+        common = result.dtype
+    return [
+        operand if t.dtype is common or name == "condition" or _is_dense(operand) else _copied(operand)
+        for (name, t), operand in zip(tensors, operands, strict=True)
+    ]
+
+
+def _copied(operand: Operand) -> Operand:
+    sizes, strides = operand
+    return sizes, _in_order(sizes, _order(sizes, [strides]))
 
 
 def _with_strides(mode: Any, result: torch.Tensor, strides: Ints) -> torch.Tensor:
