@@ -10,6 +10,7 @@ import torch.nn.functional as F  # noqa: N812 (the name everybody knows)
 
 import treadle
 
+pytestmark = pytest.mark.filterwarnings("ignore:.*degrees of freedom")
 SCALE = torch.linspace(0.5, 1.5, 4)
 FUNCTIONS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "asin": torch.asin,
@@ -29,6 +30,16 @@ FUNCTIONS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "rms norm": lambda x: F.rms_norm(x, (4,), SCALE),
     "sigmoid": torch.sigmoid,
     "tan": torch.tan,
+    "deviation over them": lambda x: x.std(0),
+    "deviation of all": torch.std,
+    "deviation of each": lambda x: x.std(-1, keepdim=True),
+    "variance over them": lambda x: x.var(0),
+    "variance of all": torch.var,
+    "variance of all, biased": lambda x: x.var(correction=0),
+    "mean and variance": lambda x: sum(torch.var_mean(x)),
+    "mean and deviation": lambda x: sum(torch.std_mean(x)),
+    "huber loss": lambda x: F.huber_loss(x, x.detach() + 1),
+    "squared error": lambda x: F.mse_loss(x, x.detach() + 1),
 }
 
 
@@ -47,6 +58,71 @@ def test_gradients(name: str, backend: str) -> None:
                 x = torch.linspace(-0.9, 0.9, 20).view(5, 4).requires_grad_()
                 function(x, torch.tensor(kept).bool()).backward()
                 gradients.append(x.grad)
-            torch.testing.assert_close(*gradients)
+            torch.testing.assert_close(*gradients, equal_nan=True)
         assert treadle.stats().graphs == 1
         assert treadle.stats().eager_graphs == ()
+
+
+@pytest.mark.parametrize("correction", [1.5, 2, 7])
+def test_more_corrections_than_items(correction: float) -> None:
+    def program(x: torch.Tensor, kept: torch.Tensor) -> torch.Tensor:
+        return x[kept].var(correction=correction)
+
+    treadle.reset()
+    with treadle.config.patch(raise_internal_errors=True, leave_unprofitable=False):
+        compiled = treadle.compile(program)
+        for kept in ([1, 0, 1, 1, 0], [1, 0, 0, 0, 0], [0, 1, 1, 0, 0], [0] * 5):
+            gradients = []
+            for function in (compiled, program):
+                x = torch.linspace(-0.9, 0.9, 5).requires_grad_()
+                function(x, torch.tensor(kept).bool()).backward()
+                gradients.append(x.grad)
+            torch.testing.assert_close(*gradients, equal_nan=True)
+
+
+LENGTHS = [0, 5, 1, 6, 7, 1]
+
+
+@pytest.mark.parametrize("correction", [0, 1, 5])
+def test_variances_of_as_many_items_as_corrections(correction: int) -> None:
+    """Python divides no number by zero, the derivative formula does."""
+
+    def program(x: torch.Tensor) -> torch.Tensor:
+        return x.var(0, correction=correction) + x.std(0, correction=correction)
+
+    treadle.reset()
+    with treadle.config.patch(raise_internal_errors=True, leave_unprofitable=False):
+        compiled = treadle.compile(program, fullgraph=True)
+        for length in LENGTHS:
+            gradients = []
+            for function in (compiled, program):
+                x = torch.linspace(-0.9, 0.9, 4 * length).view(length, 4).requires_grad_()
+                function(x).sum().backward()
+                gradients.append(x.grad)
+            torch.testing.assert_close(*gradients, equal_nan=True)
+        assert treadle.stats().eager_graphs == ()
+
+
+@pytest.mark.parametrize("loss", [F.mse_loss, F.huber_loss, F.smooth_l1_loss, F.l1_loss])
+def test_losses_of_no_elements(loss: Callable[..., torch.Tensor]) -> None:
+    treadle.reset()
+    with treadle.config.patch(raise_internal_errors=True, leave_unprofitable=False):
+        compiled = treadle.compile(lambda x: loss(x, x.detach() + 1))
+        for length in LENGTHS:
+            found, expected = (torch.linspace(-0.9, 0.9, 4 * length).requires_grad_() for _ in range(2))
+            compiled(found).backward()
+            loss(expected, expected.detach() + 1).backward()
+            torch.testing.assert_close(found.grad, expected.grad)
+
+
+def test_users_own_division_by_zero() -> None:
+    def program(x: torch.Tensor) -> torch.Tensor:
+        return x.sum() * (1.0 / (x.shape[0] - 1))
+
+    treadle.reset()
+    with treadle.config.patch(raise_internal_errors=True, leave_unprofitable=False):
+        compiled = treadle.compile(program)
+        for length in (0, 5, 6):
+            torch.testing.assert_close(compiled(torch.ones(length)), program(torch.ones(length)))
+            with pytest.raises(ZeroDivisionError):
+                compiled(torch.ones(1))

@@ -28,6 +28,7 @@ from treadle_shapes.floats import (
     float_symbol,
     floor_divide,
     is_integer,
+    quotient_of_c,
     round_to_int,
     same,
     to_float,
@@ -208,3 +209,35 @@ def test_a_guard_that_cannot_be_computed_does_not_hold():
     check = env.compile_guards()
     assert check(2.0) and check(math.nan) and not check(0.0)
     assert check.why_fails(0.0) is not None and check.why_fails(2.0) is None
+
+
+n = symbol("n", 0)
+
+
+@pytest.mark.parametrize("a", [0.0, -0.0, 2.0, -2.0, math.inf, math.nan])
+@pytest.mark.parametrize("size", [0, 1, 2, 5])
+@pytest.mark.parametrize("sign", [1.0, -1.0])
+def test_quotients_of_c(a, size, sign):
+    """n - 1.0 is 0.0 for a size of 1."""
+    divisor = float_fn("fmul", float_fn("fsub", to_float(n), 1.0), sign)
+    found = evaluate(quotient_of_c(a, divisor), {n: size})
+    d = (size - 1.0) * sign
+    expected = a / d if d else a * math.copysign(math.inf, d)
+    assert same(found, expected)
+    assert not found or math.copysign(1.0, found) == math.copysign(1.0, expected) or math.isnan(found)
+
+
+def test_quotients_by_what_is_not_zero_are_plain():
+    assert quotient_of_c(1.0, 4.0) == 0.25
+    assert quotient_of_c(to_float(n), 4.0) is float_fn("fdiv", to_float(n), 4.0)
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.integers(0, 6), st.sampled_from([0.0, 1.0, 1.5, -1.0, -0.5, 5.0]))
+def test_differences_from_a_size_beside_zero_are_comparisons_of_the_size(size, number):
+    difference = float_fn("fsub", to_float(n), number)
+    for op in ("lt", "ge", "eq", "ne"):
+        for a, b in ((difference, 0.0), (0.0, difference)):
+            condition = compare(op, a, b)
+            values = [evaluate(x, {n: size}) if x is difference else x for x in (a, b)]
+            assert evaluate(condition, {n: size}) is compare(op, *values)

@@ -120,3 +120,21 @@ def test_operations_by_name():
     assert not adapter.env.guards
     with pytest.raises(UsageError, match="not defined on bool"):
         n.eq(n.wrap_int(6)).neg()
+
+
+@pytest.mark.parametrize("unbacked", [False, True])
+def test_quotients_where_numbers_are_divided_as_in_cpp(unbacked):
+    adapter = Adapter()
+    symbol_of = adapter.env.create_unbacked if unbacked else adapter.env.create_symbol
+    n = adapter.node(symbol_of("n", lower=0) if unbacked else symbol_of(6, "n"))
+    with adapter.env.dividing_like_c():
+        found = n.wrap_float(2.0).float_truediv(n.sym_float().sub(n.wrap_float(1.0)))
+        of_int = n.wrap_int(1).int_truediv(n.sub(n.wrap_int(1)))
+    assert not adapter.env.divides_like_c
+    for size, expected, other in ((0, -2.0, -1.0), (1, float("inf"), float("inf")), (3, 1.0, 0.5)):
+        values = {n.value: size}
+        assert evaluate(found.value, values) == expected and evaluate(of_int.value, values) == other
+    with pytest.raises(ZeroDivisionError):
+        plain = n.wrap_float(2.0).float_truediv(n.sym_float().sub(n.wrap_float(1.0)))
+        evaluate(plain.value, {n.value: 1})
+    assert not adapter.env.guards

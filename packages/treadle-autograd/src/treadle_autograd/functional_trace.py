@@ -7,7 +7,7 @@ def f(x): x.add_(1); return x * 2      ==>    %add = aten.add(%x, 1);  %mul = at
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from operator import attrgetter
 from typing import Any
@@ -47,6 +47,7 @@ from .functionalise import FunctionalRun, SharedCalls, functionalisation, run_fu
 from .inner_gradients import changed_inputs, computes_gradients, differentiable_outputs
 from .recorder import AtenRecorder, RecordedGraph
 from .refusals import TYPED, why_not_functional
+from .unbacked import shape_env_of
 
 
 @dataclass(frozen=True)
@@ -171,12 +172,17 @@ class FunctionalTrace:
     def recording(self) -> Iterator[None]:
         """Inside, operators on functional tensors are recorded. An exception that is not ours is a bug of this package."""
         try:
-            with self.mode, self.recorder, functionalisation(), symbolic_kernels(self.mode):
+            with self.mode, self.recorder, functionalisation(), symbolic_kernels(self.mode), self._dividing():
                 yield
         except TYPED:
             raise
         except Exception as bug:  # the boundary of this pass
             raise InternalError("functionalise", f"{type(bug).__name__}: {bug}", self.recorder.line()) from bug
+
+    def _dividing(self) -> AbstractContextManager[None]:
+        """Numbers that the program computes are the tracer's; all others stand for those of C++ code."""
+        shape_env = shape_env_of(self.mode)
+        return nullcontext() if shape_env is None else shape_env.env.dividing_like_c()
 
     def describe(self, run: FunctionalRun) -> Contract:
         """Describe what was changed and what the outputs are. Adds copies to the graph where its outputs would alias."""

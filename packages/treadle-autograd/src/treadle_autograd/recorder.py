@@ -28,7 +28,7 @@ from treadle_shapes.torch import Kind, Operator, expr_of, fake_calls, fake_like,
 from .contract import CallInput, InputDescription, StaticInput
 from .decompositions import Decompositions, decompose_composite
 from .effects import may_raise
-from .errors import InternalError, UnsupportedGraph
+from .errors import InternalError, Refusal, UnsupportedGraph
 from .expansions import Expansions
 from .graph_nodes import append_call
 from .graph_runner import user_line
@@ -241,8 +241,13 @@ class AtenRecorder(TorchDispatchMode):
             if result is not NotImplemented:
                 return result
         last, n_inputs = next(iter(reversed(self.recorded.graph.nodes)), None), len(self.recorded.inputs)
-        with self:
-            result = call_torch(rule, args, kwargs, self.line)
+        try:
+            with self:
+                result = call_torch(rule, args, kwargs, self.line)
+        except Refusal as refusal:
+            if not isinstance(refusal.__cause__, ZeroDivisionError):
+                raise
+            result = NotImplemented  # the mean of no elements: C++ divides by zero, Python does not
         if call is not None and result is not NotImplemented:
             self._expansions.keep(self, call, last, n_inputs, result)
         return result

@@ -35,7 +35,7 @@ _NEEDS_DATA = (
 )
 
 # Torch raises these for a call that has no kernel, or that always fails.
-_REFUSES = (RuntimeError, IndexError, ValueError, OverflowError)
+_REFUSES = (RuntimeError, IndexError, ValueError, OverflowError, ZeroDivisionError)
 
 
 def why_not_functional(gm: fx.GraphModule) -> str | None:

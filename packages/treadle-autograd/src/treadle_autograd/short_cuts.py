@@ -3,6 +3,8 @@
     y = torch.cumsum(x[mask], 0)            # CumsumBackward0: a gradient of at most one item is returned as it is,
                                             # others are flipped, summed up and flipped
 
+    y = torch.var(x[mask])                  # VarBackward0: without degrees of freedom a gradient is nan, which 2 / 0 * (x - mean) is, too
+
 A size that only the data can tell is taken to be larger.
 """
 
@@ -18,6 +20,8 @@ from .unbacked import shape_env_of
 
 # torch/csrc/autograd/FunctionsManual.cpp, torch 2.11 to 2.13. `ProdBackward` is none of these: its general code slices items off.
 _WITH_SHORT_CUT = frozenset({"CumprodBackward0", "CumsumBackward0", "LogcumsumexpBackward0"})
+# They ask whether as many items as `correction` are there. For corrections up to 1, these are one item or none.
+_OF_VARIANCES = frozenset({"VarBackward0", "StdBackward0", "VarMeanBackward0", "StdMeanBackward0"})
 
 
 @contextlib.contextmanager
@@ -36,8 +40,13 @@ def short_cuts_not_taken(mode: Any) -> Iterator[None]:
 
 
 def _is_in_formula() -> bool:
-    node = torch._C._current_autograd_node()  # type: ignore[attr-defined]
-    return node is not None and node.name() in _WITH_SHORT_CUT
+    node: Any = torch._C._current_autograd_node()  # type: ignore[attr-defined]
+    if node is None:
+        return False
+    if node.name() in _OF_VARIANCES:
+        correction = node._saved_correction
+        return correction is None or (isinstance(correction, (int, float)) and correction <= 1)
+    return node.name() in _WITH_SHORT_CUT
 
 
 __all__ = ["short_cuts_not_taken"]

@@ -74,6 +74,8 @@ class ShapeEnv:
         self.oracle: Callable[[BoolLike], bool | None] | None = None
         #: whether the code that asks now looks for a short cut for at most one item: its general part is right for these, too
         self.asks_for_short_cut: Callable[[], bool] | None = None
+        #: see `dividing_like_c`
+        self.divides_like_c = False
         self._by_size: dict[int, Symbol] = {}
         self._named: dict[str, IntLike] = {}
         self._decided: dict[BoolExpr, bool] = {}
@@ -472,6 +474,15 @@ class ShapeEnv:
             yield
         finally:
             self._general, self._assumes = before
+
+    @contextmanager
+    def dividing_like_c(self) -> Iterator[None]:
+        """Quotients of numbers are infinity or nan where the divisor is 0, as in C++ code of PyTorch and Python code in its place."""
+        before, self.divides_like_c = self.divides_like_c, True
+        try:
+            yield
+        finally:
+            self.divides_like_c = before
 
     def ask_oracle(self, condition: BoolLike) -> bool | None:
         """Return the oracle's answer, a fact from here on; None when there is no oracle or answer, or nothing may be recorded."""

@@ -195,9 +195,30 @@ def floor_divide(a: FloatLike, b: FloatLike) -> FloatLike:
     return float_fn("ffloordiv", a, b) if ratio is None else to_float(rules.floordiv(*ratio))
 
 
+def quotient_of_c(a: FloatLike, b: FloatLike) -> FloatLike:
+    """a / b as C++ divides, infinity or nan by zero, where Python raises.
+
+    a / b    ->    a * copysign(inf, b) if b == 0.0 else a / (1.0 if b == 0.0 else b)
+    """
+    is_zero = compare("eq", b, 0.0)
+    if is_zero is False:
+        return float_fn("fdiv", a, b)
+    beyond = float_fn("fmul", a, float_fn("fcopysign", math.inf, b))
+    return beyond if is_zero is True else _choice(is_zero, beyond, float_fn("fdiv", a, _choice(is_zero, 1.0, b)))
+
+
+def _choice(condition: BoolLike, a: FloatLike, b: FloatLike) -> FloatLike:
+    return float_fn("fwhere", condition, a, b)
+
+
 def _compare_size(op: str, a: FloatLike, b: FloatLike) -> BoolLike | None:
-    """float(e) < c == e < ceil(c);  c < float(e) == floor(c) < e;  float(e) == c == (e == c), false for a fractional c"""
+    """float(e) < c == e < ceil(c);  c < float(e) == floor(c) < e;  float(e) == c == (e == c), false for a fractional c
+
+    float(e) - c < 0 == float(e) < c: floats that differ have a difference other than 0.
+    """
     size, number, left = (a, b, True) if isinstance(a, FloatExpr) else (b, a, False)
+    if isinstance(size, FloatExpr) and size.op == "fsub" and number == 0.0 and isinstance(size.args[1], float):
+        size, number = size.args
     if (
         not isinstance(size, FloatExpr)
         or size.op != "float"

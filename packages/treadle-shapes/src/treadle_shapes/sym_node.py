@@ -77,6 +77,7 @@ BOOL_BINARY: dict[str, Callable[[Any, Any], Any]] = {
     "ne": lambda a, b: Or(And(a, Not(b)), And(Not(a), b)),
 }
 _DIVISIONS = ("mod", "floordiv", "int_floordiv", "truediv", "int_truediv")
+_QUOTIENTS = ("truediv", "int_truediv", "float_truediv")
 
 INT_UNARY: dict[str, Callable[[Any], Any]] = {
     "neg": lambda a: -a,
@@ -389,16 +390,21 @@ def non_overlapping_and_dense(env: ShapeEnv, sizes: Sequence[IntLike], strides: 
 
 def _binary_method(name: str) -> Callable[[SymNode, SymNode], SymNode]:
     def method(self: SymNode, other: SymNode) -> SymNode:
-        found = self._results.get((name, other))
+        key = name, other, gives_quotient and self.env.divides_like_c
+        found = self._results.get(key)
         if found is None:
-            found = self._results[name, other] = compute(self, other)
+            found = self._results[key] = compute(self, other)
         return found
 
     on_integers = INT_BINARY.get(name)
     divides = name in _DIVISIONS
+    gives_quotient = name in _QUOTIENTS
 
     def compute(self: SymNode, other: SymNode) -> SymNode:
         a, b = self.value, other.value
+        if gives_quotient and self.env.divides_like_c and bool not in (self.pytype, other.pytype):
+            if self.env.prove(_is_zero(b)) is not False:
+                return self._wrap(floats.quotient_of_c(_as_float(a), _as_float(b)))
         if on_integers is not None and self.pytype is int and other.pytype is int:
             if divides and not (isinstance(b, int) and b):
                 _check_divisor(self.env, b)
@@ -430,6 +436,10 @@ def _check_divisor(env: ShapeEnv, divisor: IntLike) -> None:
         if isinstance(lower, int) and lower >= 0:
             return
     env.check_divisor(divisor)
+
+
+def _is_zero(number: Any) -> BoolLike:
+    return Eq(number, 0) if isinstance(number, (int, Expr)) else floats.compare("eq", number, 0.0)
 
 
 def _as_number(node: SymNode) -> SymNode:

@@ -32,6 +32,7 @@ SAME = {
 }
 DIFFERENT = {
     "squeeze": (lambda x: x.squeeze(0) * 2, "squeeze"),
+    "division by zero": (lambda x: x.sum() * (1.0 / (x.shape[0] - 1)), "truediv"),
     "expand": (lambda x: x[:, 0].unsqueeze(1).expand(x.shape[0], 2) + x.squeeze(), "squeeze"),
 }
 

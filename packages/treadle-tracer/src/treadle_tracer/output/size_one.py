@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 Numbers = Mapping[Any, int]  # symbol -> its value in this call
 
 # What a call on fake tensors raises when an operator refuses its arguments or needs to know values.
-_REFUSALS = (RuntimeError, ValueError, TypeError, LookupError, NotImplementedError, AssertionError)
+_REFUSALS = (RuntimeError, ValueError, TypeError, LookupError, ArithmeticError, NotImplementedError, AssertionError)
 
 
 def check_size_one(gm: fx.GraphModule | None, inputs: Sequence[Source], dynamic: DynamicNumbers, frame: Any) -> bool:
