@@ -147,10 +147,27 @@ def _minus(o: LoopBuilder, value: Any, other: int) -> int:
     return o.op("neg", o.like(value, other)) if isinstance(value, FloatExpr) else o.like(-value, other)
 
 
-@pointwise("aten.hardshrink.default", cost=3, allow=FLOATS, symbolic_floats=True)
-def hardshrink(o: LoopBuilder, x: int, lambd: float = 0.5) -> int:
-    inside = o.op("bitwise_and", o.op("ge", x, _minus(o, lambd, x)), o.op("le", x, o.like(lambd, x)))
-    return o.op("where", inside, o.like(0.0, x), x)
+def _shrunk(o: LoopBuilder, value: int, x: int, limit: int) -> int:
+    inside = o.op("bitwise_and", o.op("ge", x, o.op("neg", limit)), o.op("le", x, limit))
+    return o.op("where", inside, o.like(0.0, value), value)
+
+
+@pointwise("aten.hardshrink.default", operands=2, narrow=True, cost=3, allow=FLOATS, symbolic_floats=True)
+def hardshrink(o: LoopBuilder, x: int, limit: int | None = None) -> int:
+    return _shrunk(o, x, x, o.like(0.5, x) if limit is None else limit)
+
+
+@pointwise(
+    "aten.hardshrink_backward.default",
+    "aten.softshrink_backward.default",
+    operands=3,
+    narrow=True,
+    cost=3,
+    allow=FLOATS,
+    symbolic_floats=True,
+)
+def shrink_backward(o: LoopBuilder, grad: int, x: int, limit: int) -> int:
+    return _shrunk(o, grad, x, limit)
 
 
 @pointwise("aten.softshrink.default", cost=4, allow=FLOATS, symbolic_floats=True)

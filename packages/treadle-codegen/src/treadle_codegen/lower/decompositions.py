@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch._decomp import decomposition_table
 
+from treadle_codegen.ir.ops import LOW_FLOATS
 from treadle_codegen.lower.batch_norm_backward import batch_norm_backward
 from treadle_codegen.lower.encoder_layer import masked_softmax, multi_head_attention, transformer_encoder_layer
 from treadle_codegen.lower.lowerings import LOWERINGS
@@ -39,6 +40,14 @@ def _cross(a: torch.Tensor, b: torch.Tensor, *, dim: int = -1) -> torch.Tensor:
     return torch.stack([a1 * b2 - a2 * b1, a2 * b0 - a0 * b2, a0 * b1 - a1 * b0], dim)
 
 
+def _threshold_backward(grad: torch.Tensor, x: torch.Tensor, threshold: Any) -> torch.Tensor:
+    """PyTorch's rule rounds the threshold to the dtype of `x`, eager compares as float32."""
+    if isinstance(threshold, float) and x.dtype in LOW_FLOATS:
+        x = x.float()
+    rule = decomposition_table[torch.ops.aten.threshold_backward.default]
+    return rule(grad, x, threshold)  # type: ignore[no-any-return]
+
+
 _OWN: dict[Any, Callable[..., Any]] = {
     torch.ops.aten._masked_softmax.default: masked_softmax,
     torch.ops.aten._native_multi_head_attention.default: multi_head_attention,
@@ -47,6 +56,7 @@ _OWN: dict[Any, Callable[..., Any]] = {
     torch.ops.aten.linalg_cross.default: _cross,
     torch.ops.aten.native_batch_norm_backward.default: batch_norm_backward,
     torch.ops.aten.nll_loss_backward.default: nll_loss_backward,
+    torch.ops.aten.threshold_backward.default: _threshold_backward,
 }
 
 

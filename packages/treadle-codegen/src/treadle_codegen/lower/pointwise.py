@@ -68,17 +68,24 @@ def _rounding_operands(
 ) -> Callable[[LoopBuilder, Sequence[int]], list[int]] | None:
     """Rounds the operands that eager rounds to the low-precision dtype in which it computes, or None where there are none.
 
-    These are tensors of integers, and with `narrow` numbers beside tensors of low precision alone.
+    These are tensors of integers, and with `narrow` numbers beside tensors of low precision alone. Tensors of floats without dimensions
+    count as numbers, but as the first operand: eager keeps those of the second one only.
     """
     tensors = [x for x in operands if isinstance(x, TensorExpr)]
     low = next((x.dtype for x in tensors if x.dtype in LOW_FLOATS), None)
     if common in LOW_FLOATS:
         low = common
-    narrow = narrow and low is not None and not any(x.dtype in FLOATS for x in tensors)
-    is_rounded = [
-        common in LOW_FLOATS and x.dtype in INTS and x.dtype.itemsize > 1 if isinstance(x, TensorExpr) else narrow
-        for x in operands
-    ]
+    is_low = common in LOW_FLOATS
+    narrow = narrow and low is not None and (is_low or not any(x.dtype in FLOATS for x in tensors))
+
+    def rounds(place: int, x: Any) -> bool:
+        if not isinstance(x, TensorExpr):
+            return narrow
+        if x.dtype.is_floating_point:
+            return is_low and x.dtype is not common and (narrow or place == 0)
+        return is_low and x.dtype in INTS and x.dtype.itemsize > 1
+
+    is_rounded = [rounds(place, x) for place, x in enumerate(operands)]
     if low is None or not any(is_rounded):
         return None
 

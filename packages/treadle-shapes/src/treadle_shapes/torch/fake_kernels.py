@@ -57,9 +57,40 @@ def angle(x: torch.Tensor) -> torch.Tensor:
     return torch.empty(x.shape, dtype=result.dtype, device=result.device) if x.is_complex() else result
 
 
+def hardshrink_backward(grad: torch.Tensor, x: torch.Tensor, lambd: Any) -> torch.Tensor:
+    """PyTorch's fake kernel is C++ and takes no symbolic sizes."""
+    return _shrink_backward(aten.hardshrink_backward.default, grad, x, lambd)
+
+
+def softshrink_backward(grad: torch.Tensor, x: torch.Tensor, lambd: Any) -> torch.Tensor:
+    """As `hardshrink_backward`."""
+    return _shrink_backward(aten.softshrink_backward.default, grad, x, lambd)
+
+
+def _shrink_backward(func: Any, grad: torch.Tensor, x: torch.Tensor, lambd: Any) -> torch.Tensor:
+    if any(t._has_symbolic_sizes_strides for t in (grad, x)):  # type: ignore[attr-defined]
+        return torch.where(x > 0, grad, x)
+    return func(grad, x, lambd)  # type: ignore[no-any-return]
+
+
+def sgn(x: torch.Tensor, **options: Any) -> torch.Tensor:
+    """The sign of real numbers, whose derivative takes symbolic sizes; that of `sgn` does not."""
+    return torch.sgn(x, **options) if x.is_complex() else torch.sign(x, **options)
+
+
 def quantised(*args: Any, **kwargs: Any) -> torch.Tensor:
     """Fake tensors are not quantised: PyTorch's kernel gives one with the dtype of the argument, and others refuse."""
     raise NotImplementedError("a quantised tensor has no fake tensor")
 
 
-__all__ = ["angle", "index_fill", "log_sigmoid_forward", "max_unpool2d", "quantised", "roll"]
+__all__ = [
+    "angle",
+    "hardshrink_backward",
+    "index_fill",
+    "log_sigmoid_forward",
+    "max_unpool2d",
+    "quantised",
+    "roll",
+    "sgn",
+    "softshrink_backward",
+]

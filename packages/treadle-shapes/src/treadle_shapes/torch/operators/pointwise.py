@@ -135,7 +135,7 @@ family(
 families(
     """
     exp2 expm1 log2 log10 log1p tan asin acos atan atan2 sinh cosh asinh acosh atanh erfc erfinv lgamma digamma polygamma
-    sinc sgn i0 logit igamma igammac mish special_airy_ai special_bessel_j0 special_bessel_j1
+    sinc i0 logit igamma igammac mish special_airy_ai special_bessel_j0 special_bessel_j1
     special_bessel_y0 special_bessel_y1 special_erfcx special_i0e special_i1 special_i1e special_ndtri
     special_modified_bessel_i0 special_modified_bessel_i1 special_modified_bessel_k0 special_modified_bessel_k1
     special_scaled_modified_bessel_k0 special_scaled_modified_bessel_k1 special_spherical_bessel_j0 special_zeta
@@ -154,6 +154,12 @@ families(
     kind=Kind.POINTWISE,
     cost=Cost.TRANSCENDENTAL,
     iterates=False,
+)
+family(
+    "sgn",
+    kind=Kind.POINTWISE,
+    cost=Cost.TRANSCENDENTAL,
+    call_forms={form: {"fake_function": fake_kernels.sgn} for form in (torch.sgn, "sgn")},
 )
 family("logaddexp", kind=Kind.POINTWISE, cost=Cost.TRANSCENDENTAL)
 families(
@@ -225,12 +231,19 @@ families(
     """
     gelu_backward silu_backward hardswish_backward hardsigmoid_backward hardtanh_backward
     elu_backward mish_backward softplus_backward sigmoid_backward tanh_backward
-    hardshrink_backward softshrink_backward glu_backward native_dropout_backward
+    glu_backward native_dropout_backward
     """,
     kind=Kind.POINTWISE,
     decompose=True,
     linear_in=(("grad_output",), ("grad_out",)),
 )
+for _name in ("hardshrink_backward", "softshrink_backward"):
+    family(
+        _name,
+        kind=Kind.POINTWISE,
+        fake_kernel=getattr(fake_kernels, _name),
+        linear_in=(("grad_output",), ("grad_out",)),
+    )
 families(
     "leaky_relu_backward threshold_backward log_sigmoid_backward",
     kind=Kind.POINTWISE,
