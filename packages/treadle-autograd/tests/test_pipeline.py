@@ -200,7 +200,7 @@ def test_bad_arguments_and_bugs():
         aot(gm, [torch.ones(2)], backward=run_aten, forward=run_aten)
 
     def explode(x, y):
-        raise ZeroDivisionError("boom")
+        raise KeyError("boom")
 
     gm = fx.symbolic_trace(lambda x: torch.relu(x))
     gm.graph.find_nodes(op="call_function", target=torch.relu)[0].target = lambda x: explode(x, 1)

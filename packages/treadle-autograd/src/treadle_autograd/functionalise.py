@@ -28,7 +28,8 @@ from .custom_gradients import call_custom_gradient, is_custom_gradient, note_val
 from .errors import UnsupportedGraph
 from .graph_runner import GraphRunner, Regions, call_node
 from .kept_layouts import KeptLayout
-from .lost_histories import written
+from .layouts import tensors_in
+from .lost_histories import times_written, written
 from .recorder import AtenRecorder
 from .unbacked import tracers_float
 from .watched_layouts import WatchedLayouts
@@ -175,9 +176,12 @@ class _FunctionalCalls:
         changed = [*written(node, args, kwargs)]
         if recorder.for_training:
             recorder.histories.before_call(node, args, kwargs, changed)
+        given = [(tensor, times_written(tensor)) for tensor in tensors_in(kwargs.get("out"))]
         arguments = self.watched.before_call(args, kwargs)
         layouts_before = [layout for tensor in changed if (layout := KeptLayout.of(tensor))]
         result = call_node(node, args, kwargs, recorder.mode)
+        if any(times_written(tensor) == times for tensor, times in given) and not is_transforming():
+            raise UnsupportedGraph("a call writes to `out=` where functionalisation does not see it", recorder.line())
         for layout in layouts_before:
             layout.restore()
         if recorder.for_training:

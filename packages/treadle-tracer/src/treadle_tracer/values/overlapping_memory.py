@@ -17,7 +17,10 @@ from treadle_shapes.torch import operator as operator_record
 from treadle_tracer.values.call_effects import storages
 
 _AT_POSITIONS = (Kind.SCATTER, Kind.SCAN, Kind.SORT)
-"""What operators of these kinds write depends on elements at other places, so that PyTorch also refuses to read the written tensor."""
+"""What operators of these kinds write depends on elements at other places, so that PyTorch also refuses to read the written tensor.
+
+Of the operators that write where `out=` says, all but pointwise ones refuse that, or read what they have written already.
+"""
 
 
 def why_overlaps(node: fx.Node, written: list[fx.Node]) -> str | None:
@@ -31,6 +34,8 @@ def why_overlaps(node: fx.Node, written: list[fx.Node]) -> str | None:
             read.remove(argument)
     record = operator_record(node.target)
     exactly = record is None or record.kind not in _AT_POSITIONS
+    if node.kwargs.get("out") is not None:
+        exactly = record is not None and record.kind is Kind.POINTWISE
     for target in written:
         for argument in read:
             reason = _why_overlap(_value_of(target), _value_of(argument), exactly)

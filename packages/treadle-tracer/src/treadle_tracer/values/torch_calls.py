@@ -34,6 +34,7 @@ from treadle_tracer.values.caught_errors import caught_error
 from treadle_tracer.values.constant_objects import MadeConstantObject
 from treadle_tracer.values.constants import is_numpy_scalar
 from treadle_tracer.values.functions import FunctionValue
+from treadle_tracer.values.given_results import refuse_other_dtypes
 from treadle_tracer.values.heard_warnings import Warned, raise_at_warnings
 from treadle_tracer.values.hidden_draws import refuse_behind_draws
 from treadle_tracer.values.known_results import known_result
@@ -285,6 +286,8 @@ def _run_or_fix_floats(
     def run() -> Any:
         args, kwargs = _fakes(pairs, named)
         sizes = _sizes_that_stay(tx, target, args, kwargs)
+        if kwargs.get("out") is not None:
+            refuse_other_dtypes(target, kwargs, lambda named: run_fake(tx, op, target, args, named))
         result = run_fake(tx, op, target, args, kwargs)
         for fake, given in sizes:
             if tuple(fake.shape) != given[0]:
