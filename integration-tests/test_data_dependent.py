@@ -251,3 +251,24 @@ def test_padded_rows_of_which_there_may_be_none(backend):
         mask = torch.arange(40) < count
         torch.testing.assert_close(compiled(x, mask), function(x, mask))
     assert treadle.stats().graphs == 1 and not treadle.stats().eager_graphs
+
+
+def test_a_mask_may_select_more_elements_than_its_tensor_has():
+    """It is broadcast with the tensor. The number of elements was taken to be at most that of the tensor's own."""
+
+    def function(x, mask):
+        selected = torch.masked_select(x, mask)
+        return selected * 2 if selected.shape[0] <= 3 else selected * 3
+
+    compiled, x = treadle.compile(function), torch.arange(3.0)
+    for rows in (4, 5, 1):
+        mask = torch.ones(rows, 3, dtype=torch.bool)
+        torch.testing.assert_close(compiled(x, mask), function(x, mask))
+
+
+def test_nonzero_of_tensors_whose_sizes_are_quotients():
+    compiled = treadle.compile(lambda x, rows: (x > 0).view(rows.shape[0], -1).nonzero() + 1, dynamic=True)
+    for size, rows in ((12, 3), (20, 4), (30, 5)):
+        x, rows = torch.randn(size), torch.empty(rows)
+        torch.testing.assert_close(compiled(x, rows), (x > 0).view(rows.shape[0], -1).nonzero() + 1)
+    assert treadle.stats().graphs == 1 and not treadle.stats().breaks

@@ -355,3 +355,24 @@ def test_results_lie_as_the_iteration_over_operands_in_order(function):
         with mode:
             found = function(fake_like(mode, x), fake_like(mode, y))
         assert (found.dtype, found.shape, found.stride()) == (expected.dtype, expected.shape, expected.stride())
+
+
+def test_as_many_elements_are_selected_as_the_mask_has_after_broadcasting():
+    env = ShapeEnv()
+    mode = fake_mode(shape_env=fake_shape_env(env, allow_dynamic_output_shape_ops=True))
+    x, mask = fake_like(mode, torch.ones(3)), fake_like(mode, torch.ones(4, 3, dtype=torch.bool))
+    with mode:
+        selected = torch.masked_select(x, mask)
+    assert env.bounds(expr_of(selected.shape[0])) == (0, 12)
+
+
+@pytest.mark.parametrize("sizes", [lambda a, b: b * (a // b), lambda a, b: a ^ b], ids=["quotient", "bits"])
+@pytest.mark.parametrize("find", [torch.nonzero, lambda x: torch.masked_select(x, x > 0)], ids=["nonzero", "select"])
+def test_elements_of_tensors_are_counted_whatever_operations_their_sizes_are_made_of(find, sizes):
+    env = ShapeEnv()
+    mode = fake_mode(shape_env=fake_shape_env(env, allow_dynamic_output_shape_ops=True))
+    x, y = (fake_tensor(mode, torch.ones(n), [env.create_symbol(n, f"s{n}")]) for n in (12, 5))
+    with mode:
+        found = find(x.new_empty((sizes(x.shape[0], y.shape[0]),)))
+    lower, _ = env.bounds(expr_of(found.shape[0]))
+    assert lower == 0

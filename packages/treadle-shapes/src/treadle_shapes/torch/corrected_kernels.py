@@ -20,6 +20,9 @@
   is a tensor without dimensions (aten/src/ATen/TensorIterator.cpp, fast_set_up). PyTorch's kernels for symbolic sizes leave the number out,
   and take `torch.empty_strided((1, 3, 4, 4), (3, 1, 12, 3))` for channels-last, which it is but for the stride of the size of 1 (2.11 to
   2.13): see `fast_kernels`. `result_layouts` has those of constant sizes.
+- counts of elements: PyTorch's fake kernels bound the number of elements that `nonzero` finds by the SymPy form of the sizes, which they
+  cannot where one size is divided by another. That of `masked_select` bounds it by the first argument, whatever the mask is broadcast to
+  (torch 2.11 to 2.13).
 - unique slices: PyTorch's fake kernels make a row-major result, where the CPU moves the dimension of the slices to the front and back
   (aten/src/ATen/native/Unique.cpp). That of `unique_consecutive` gives the wrong number of dimensions for one counted from the end
   (2.11 to 2.13).
@@ -36,6 +39,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import math
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -247,6 +251,29 @@ def _clamped(place: IntLike, size: IntLike) -> IntLike:
     return maximum(0, minimum(where(Lt(place, 0), place + size, place), size))
 
 
+# -- counts of elements ----------------------------------------------------------------------------------------------------
+
+
+def _nonzero(mode: Any, func: Any, x: Any) -> Any:
+    """Gives the number of elements to PyTorch's kernel, which answers, where the sizes are symbolic."""
+    adapter = mode.shape_env
+    count = raw_expr(x.numel())
+    if isinstance(adapter, TreadleShapeEnv) and adapter.allow_dynamic_output_shape_ops and not isinstance(count, int):
+        if x.nonzero_memo is None:
+            x.nonzero_memo = adapter.create_unbacked_size(count)
+    return NotImplemented
+
+
+def _masked_select(mode: Any, func: Any, x: torch.Tensor, mask: torch.Tensor) -> Any:
+    adapter = mode.shape_env
+    if adapter is None or not adapter.allow_dynamic_output_shape_ops:
+        raise fake_impls.DynamicOutputShapeException(func)
+    dims = itertools.zip_longest(reversed(x.shape), reversed(mask.shape), fillvalue=1)
+    most = math.prod(maximum(raw_expr(a), raw_expr(b)) for a, b in dims)
+    with mode:
+        return x.new_empty((adapter.create_unbacked_size(most),))
+
+
 # -- packed sequences --------------------------------------------------------------------------------------------------
 
 
@@ -431,6 +458,8 @@ _KERNELS: Mapping[str, Callable[..., Any]] = {
     "formats of resampling gradients": _formatted_resampling_gradient,
     "zeros of tangents": _zeros_in_layout,
     "dimensions out of range": _of_a_dimension,
+    "counts of selected elements": _masked_select,
+    "counts of nonzero elements": _nonzero,
 }
 """By `fake_correction`."""
 

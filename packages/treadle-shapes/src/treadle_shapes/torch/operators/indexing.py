@@ -35,7 +35,9 @@ family("embedding_bag", raises=Raises.BY_VALUE)
 family("one_hot", kind=Kind.GATHER, raises=Raises.BY_VALUE)
 # The repeats must sum to the given length, and none may be negative.
 families("repeat_interleave", kind=Kind.GATHER, raises=Raises.BY_VALUE)
-families("masked_select nonzero nonzero_static _unsafe_index _unsafe_masked_index", kind=Kind.GATHER)
+family("masked_select", kind=Kind.GATHER, fake_correction="counts of selected elements")
+family("nonzero", kind=Kind.GATHER, fake_correction="counts of nonzero elements")
+families("nonzero_static _unsafe_index _unsafe_masked_index", kind=Kind.GATHER)
 
 _SCATTER: dict[str, Any] = {"kind": Kind.SCATTER, "raises": Raises.BY_VALUE, "like_first_argument": True}
 _WITH_SOURCE = {"linear_in": (("self", "src"),)}
