@@ -162,7 +162,9 @@ class FakeShapeEnv(TreadleShapeEnv):
     def create_unbacked_size(self, most: IntLike | None = None) -> torch.SymInt:
         """Return a size that only the run of the graph can tell. It is at most the upper bound of `most`."""
         upper = None if most is None else self.env.bounds(most)[1]
-        return self.wrap(self._unbacked("a size that data tells", lower=0, upper=upper))
+        return self.wrap(
+            self._unbacked("a size that data tells", lower=0, upper=upper if isinstance(upper, int) else None)
+        )
 
     def create_unbacked_symfloat(self) -> torch.SymFloat:
         s = self.env.create_float(None, self._name or "a float read from a tensor")
