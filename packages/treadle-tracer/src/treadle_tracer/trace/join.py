@@ -79,11 +79,13 @@ class Join:
         return None if any(item is None for item in items) else TupleValue(items, one.cls)
 
     def _bool(self, one: Value, two: Value) -> Value | None:
-        """A bool that is one truth on the taken path and another on the other: a condition."""
+        """A bool that is one truth on the taken path and another on the other: a condition, which must have a hint."""
         if not _is_bool(one) or not _is_bool(two):
             return None
         here, there = self._truth(one, self._on_taken), self._truth(two, self._on_other)
-        return symbolic_bool(self.tx, Or(And(self.taken, here), And(Not(self.taken), there)))
+        found = symbolic_bool(self.tx, Or(And(self.taken, here), And(Not(self.taken), there)))
+        is_open = isinstance(found, SymbolicBool) and self.tx.symbols.env.hint(found.condition) is None
+        return None if is_open else found
 
     def _truth(self, value: Value, assumptions: Sequence[Any]) -> Any:
         if not isinstance(value, SymbolicBool):

@@ -12,7 +12,7 @@ from treadle_tracer.errors import Unsupported
 from treadle_tracer.tables import by_name
 from treadle_tracer.trace.likely import likely_truth
 from treadle_tracer.trace.op_handler import OpHandler
-from treadle_tracer.trace.speculation import branch
+from treadle_tracer.trace.speculation import branch, branch_on_data
 from treadle_tracer.values.base import NONE, boolean, is_none
 from treadle_tracer.values.coroutines import CoroutineValue
 from treadle_tracer.values.exception_groups import exception_behind_handlers, match_group
@@ -23,7 +23,9 @@ from treadle_tracer.values.joined import undecided_truth
 from treadle_tracer.values.locks import is_outside_lock
 from treadle_tracer.values.objects import ObjectValue
 from treadle_tracer.values.sequences import TupleValue
+from treadle_tracer.values.tensor import SymbolicValue
 from treadle_tracer.values.tracebacks import RunTimeTraceback
+from treadle_tracer.values.unbacked import is_unbacked
 from treadle_tracer.values.value import Raised, Value, special_method
 
 if TYPE_CHECKING:
@@ -46,6 +48,10 @@ def _jump_if(frame: Frame, i: Instruction, when: bool, keeps: bool = False) -> b
     condition = undecided_truth(frame.tx, value)
     if condition is not None:
         return branch(frame, condition, when, i.argval, keeps)
+    if isinstance(value, SymbolicValue) and is_unbacked(frame.tx, value):
+        is_left = branch_on_data(frame, value, when, i.argval, keeps)
+        if is_left is not None:
+            return is_left
     truth = likely_truth(frame, value, when, i.argval)
     if not keeps:
         frame.stack.pop()

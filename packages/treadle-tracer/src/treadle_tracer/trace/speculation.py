@@ -12,13 +12,14 @@ from __future__ import annotations
 
 import contextlib
 import operator
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
 from treadle_shapes import ShapesError
-from treadle_shapes.expr import Not
+from treadle_shapes.expr import Ne, Not
+from treadle_shapes.torch import raw_expr
 from treadle_tracer.errors import PathEnds, Unsupported
 from treadle_tracer.trace.join import Join
 from treadle_tracer.trace.speculatable import is_speculatable, why_not_speculatable
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
 
     from treadle_tracer.trace.frame import Frame
     from treadle_tracer.trace.tracer import Tracer
+    from treadle_tracer.values.tensor import SymbolicValue
 
 _STEPS = 600  # instructions evaluated for one jump, both paths and their calls together
 _DEPTH = 4  # undecided jumps inside one another
@@ -178,16 +180,8 @@ def branch(frame: Frame, condition: SymbolicBool, when: bool, target: int, keeps
 
     The result: whether that leaves the frame, because both paths return.
     """
-    top = frame.stack[-1]
-
-    def side(truth: bool) -> State:
-        jumps = truth is when
-        stack = frame.stack[:-1]
-        if jumps and keeps:
-            stack.append(boolean(truth) if top is condition else top)
-        return State(target if jumps else frame.pc, stack, frame.locals, frame.cells, frame.keyword_names)
-
     tx = frame.tx
+    side = _sides(frame, when, target, keeps)
     known = tx.speculation.known(condition.condition) if tx.speculation else tx.symbols.env.prove(condition.condition)
     if known is None:
         joined = _join(frame, condition.condition, side)
@@ -200,13 +194,44 @@ def branch(frame: Frame, condition: SymbolicBool, when: bool, target: int, keeps
     return False
 
 
-def _join(frame: Frame, condition: Any, side: Any) -> State | None:
+def branch_on_data(frame: Frame, number: SymbolicValue, when: bool, target: int, keeps: bool) -> bool | None:
+    """`branch` on the truth of a number that only the data can tell, where both paths join before anything is computed; else None.
+
+    is_causal = found.shape[0] > 1 and mask is None         # with a mask: False, however many are found
+    """
+    value = raw_expr(number.sym)
+    kind = number.python_type()
+    if kind not in (bool, int):
+        return None
+    joined = _join(frame, value if kind is bool else Ne(value, 0), _sides(frame, when, target, keeps))
+    if joined is None:
+        return None
+    joined.install(frame)
+    frame.result = joined.stack[-1] if joined.pc == _LEAVES else None
+    return joined.pc == _LEAVES
+
+
+def _sides(frame: Frame, when: bool, target: int, keeps: bool) -> Callable[[bool], State]:
+    """The state behind a jump, by the truth of the top of the stack."""
+    top = frame.stack[-1]
+
+    def side(truth: bool) -> State:
+        jumps = truth is when
+        stack = frame.stack[:-1]
+        if jumps and keeps:
+            stack.append(boolean(truth) if top.python_type() is bool else top)
+        return State(target if jumps else frame.pc, stack, frame.locals, frame.cells, frame.keyword_names)
+
+    return side
+
+
+def _join(frame: Frame, condition: Any, side: Callable[[bool], State]) -> State | None:
     """A state from which the frame continues without a decision about `condition`, or None."""
     tx = frame.tx
     place = (id(frame.program), frame.at)
-    hint = tx.symbols.env.hint(condition)
-    if hint is None or tx.failed_joins[place] >= _ATTEMPTS:
+    if tx.failed_joins[place] >= _ATTEMPTS:
         return None
+    hint = tx.symbols.env.hint(condition)  # None where only the data can tell: then no path is computed on
     taken, other = (condition, Not(condition)) if hint else (Not(condition), condition)
     with _speculating(tx) as speculation:
         if len(speculation.assumptions) >= _DEPTH:
@@ -215,7 +240,7 @@ def _join(frame: Frame, condition: Any, side: Any) -> State | None:
         others: dict[Any, list[State]] = {}
         for state in _Path(speculation, frame, side(not hint), other, is_taken=False).states():
             others.setdefault(_key(frame, state), []).append(state)
-        for state in _Path(speculation, frame, side(bool(hint)), taken, is_taken=True).states():
+        for state in _Path(speculation, frame, side(bool(hint)), taken, is_taken=hint is not None).states():
             for candidate in others.get(_key(frame, state), ()):
                 join = Join(tx, tuple(speculation.assumptions), taken, other)
                 found = _joined(join, frame, state, candidate)
