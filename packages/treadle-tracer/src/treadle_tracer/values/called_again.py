@@ -61,6 +61,8 @@ class CalledAgain:
         outputs = [value for value in (found if isinstance(found, tuple) else (found,)) if torch.is_tensor(value)]
         pairs = [(o, t) for o, t in zip(outputs, tangents, strict=True) if t is not None and o.requires_grad]
         asking = [value for value in inputs if value.requires_grad]
+        if not pairs or not asking:
+            return (None,) * len(inputs)
         given_back = [[value for value, _ in pairs], asking, [tangent for _, tangent in pairs]]
         made = iter(torch.autograd.grad(*given_back, create_graph=True, allow_unused=True))  # type: ignore[arg-type]
         return tuple(next(made) if value.requires_grad else None for value in inputs)

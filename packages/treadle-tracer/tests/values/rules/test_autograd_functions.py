@@ -122,10 +122,27 @@ class Held(torch.autograd.Function):
         return gradient * n * Held.apply(x, Exponent(n - 1)), None
 
 
-def test_a_function_that_cannot_be_called_again_has_two_derivatives():
-    def program(x):
-        return Held.apply(x, Exponent(5)).sum()
+def _with_an_object_of_the_trace(x):
+    return Held.apply(x, Exponent(5)).sum()
 
+
+def _with_a_class_of_the_trace(x):
+    class Square(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            ctx.save_for_backward(x)
+            return x * x
+
+        @staticmethod
+        def backward(ctx, gradient):
+            (x,) = ctx.saved_tensors
+            return gradient * 2 * Square.apply(x) / x
+
+    return Square.apply(x).sum()
+
+
+@pytest.mark.parametrize("program", [_with_an_object_of_the_trace, _with_a_class_of_the_trace])
+def test_a_function_that_cannot_be_called_again_has_two_derivatives(program):
     run, seen = compiled(program)
     x = torch.randn(4, dtype=torch.float64, requires_grad=True)
     torch.testing.assert_close(derivatives(run, x, 2), derivatives(program, x, 2))

@@ -127,10 +127,8 @@ def apply(tx: TraceContext, args: list[Value], kwargs: dict[str, Value]) -> Valu
     is_recorded = torch.is_grad_enabled() and any(needs)
     if is_recorded and tx.speculation is not None:
         raise Unsupported("autograd-function", f"{cls.__name__} on a path that the program may not take")
-    before, state = (
-        tx.graph.last(),
-        _State(tx, [*rest, cls_value, cls_value.get_attr(tx, "forward")]) if cls in tx.differentiated else None,
-    )
+    ends_here, before = cls in tx.differentiated, tx.graph.last()
+    state = _State(tx, [*rest, cls_value, cls_value.get_attr(tx, "forward")]) if ends_here else None
     with _no_grad(tx):
         if has_setup:
             result = cls_value.get_attr(tx, "forward").call(tx, rest, {})
@@ -326,7 +324,9 @@ class _Call:
 
     def known_arguments(self) -> tuple[Any, ...] | None:
         """The arguments, with an `Input` for each tensor, if the function can be called again with them."""
-        if not self.only_computes:
+        if (
+            not self.only_computes or not self.cls_value.is_constant()
+        ):  # a class that the trace has made is not there later
             return None
         positions = itertools.count()
         found = []
