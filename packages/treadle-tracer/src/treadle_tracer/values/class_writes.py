@@ -45,7 +45,7 @@ def store(tx: TraceContext, cls: ClassValue, name: str, value: Value) -> None:
 def _is_original(cls: ClassValue, name: str, value: Value) -> bool:
     """Whether the class has this value, a constant: a setting is put back as it was. What it holds is what the program sees, then."""
     original = namespace_of(cls.obj).get(name, MISSING)
-    return type(original) in CONSTANT_TYPES and isinstance(value, Constant) and value.obj is original
+    return type(original) in CONSTANT_TYPES and type(value) is Constant and value.obj is original
 
 
 def delete(tx: TraceContext, cls: ClassValue, name: str) -> None:
