@@ -14,6 +14,7 @@ from treadle_tracer.values.base import Constant, LazyValue
 from treadle_tracer.values.class_lookup import MISSING, class_attribute_source, class_may_change, lookup
 from treadle_tracer.values.constants import CONSTANT_TYPES, is_trusted_name
 from treadle_tracer.values.functions import ClassValue, FunctionValue
+from treadle_tracer.values.joined import SymbolicBool
 from treadle_tracer.values.shadows import Held, register, shadow_of
 from treadle_tracer.values.value import Value
 
@@ -45,7 +46,8 @@ def store(tx: TraceContext, cls: ClassValue, name: str, value: Value) -> None:
 def _is_original(cls: ClassValue, name: str, value: Value) -> bool:
     """Whether the class has this value, a constant: a setting is put back as it was. What it holds is what the program sees, then."""
     original = namespace_of(cls.obj).get(name, MISSING)
-    return type(original) in CONSTANT_TYPES and type(value) is Constant and value.obj is original
+    is_known = isinstance(value, Constant) and not isinstance(value, SymbolicBool)
+    return is_known and type(original) in CONSTANT_TYPES and value.constant() is original
 
 
 def delete(tx: TraceContext, cls: ClassValue, name: str) -> None:
