@@ -471,3 +471,107 @@ def test_leaves_that_the_program_makes(program):
     expected = facts(program(torch.ones(2).as_subclass(Plain)))
     for _ in range(2):
         assert facts(run(torch.ones(2).as_subclass(Plain))) == expected
+
+
+class Labelled(torch.Tensor):
+    """Made as PINA's and others' are: `__new__` hands the elements to torch.Tensor, `__init__` sets attributes."""
+
+    @staticmethod
+    def __new__(cls, x, labels, *args, **kwargs):
+        if isinstance(x, Labelled):
+            return x
+        return super().__new__(cls, x, *args, **kwargs)
+
+    def __init__(self, x, labels):
+        super().__init__()
+        self.labels = list(labels)
+
+    def extract(self, label):
+        return Labelled(self.as_subclass(torch.Tensor)[:, [self.labels.index(label)]], [label])
+
+
+class Marked(torch.Tensor):
+    made = []
+
+    @classmethod
+    def __torch_function__(cls, function, types, args=(), kwargs=None):
+        found = super().__torch_function__(function, types, args, kwargs or {})
+        if isinstance(found, Marked):
+            found.tag = next((arg.tag for arg in args if hasattr(arg, "tag")), "none")
+        return found
+
+
+class Whole(torch.Tensor):
+    __torch_function__ = torch._C._disabled_torch_function_impl
+
+
+def _labelled(x):
+    y = Labelled(x * 2, "ab")
+    return y, y.labels, y + 1
+
+
+def _extracted(x):
+    return Labelled(x, "ab").extract("b").sin() * 3
+
+
+def _given_back(x):
+    y = Labelled(x, "ab")
+    return Labelled(y, "cd") is y, y.labels
+
+
+def _tagged(x):
+    y = Marked(x)
+    y.tag = "first"
+    z = (y * 2).relu()
+    return z, z.tag, z.sum() + 1
+
+
+def _of_a_subclass(x):
+    return Whole(Marked(x)) + 1
+
+
+def _written_to(x):
+    y = x * 2
+    z = Marked(y)
+    z.tag = "w"
+    z.add_(1)
+    return y, z
+
+
+def _loss(x):
+    return (Labelled(x, "ab") ** 2).sum()
+
+
+def _portrait(value):
+    if isinstance(value, torch.Tensor):
+        history = value.grad_fn is not None
+        plain = value.detach().as_subclass(torch.Tensor)
+        return type(value), plain.tolist(), value.requires_grad, history, value._is_view(), dict(vars(value))
+    return [_portrait(item) for item in value] if isinstance(value, (list, tuple)) else value
+
+
+@pytest.mark.parametrize("program", [_labelled, _extracted, _given_back, _tagged, _of_a_subclass, _written_to, _loss])
+@pytest.mark.parametrize("requires_grad", [False, True])
+def test_instances_made_of_a_tensor(program, requires_grad):
+    run, seen = compiled(program)
+    for rows in (2, 3, 2, 5):
+        found = []
+        for function in (run, program):
+            x = torch.arange(2.0 * rows).view(rows, 2).requires_grad_(requires_grad)
+            result = function(x)
+            found.append([_portrait(result)])
+            if requires_grad and isinstance(result, torch.Tensor):
+                result.sum().backward()
+                found[-1].append(x.grad.tolist())
+        assert found[0] == found[1]
+    assert not seen.breaks and not seen.skips
+
+
+def test_other_arguments_of_new_are_left_to_python():
+    def program(x):
+        return Marked([1.0, 2.0]) * 2, Whole(2, 3).shape, x + 1
+
+    run, seen = compiled(program)
+    for _ in range(2):
+        assert _portrait(run(torch.ones(2))) == _portrait(program(torch.ones(2)))
+    assert seen.breaks

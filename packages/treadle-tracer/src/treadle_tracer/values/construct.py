@@ -74,6 +74,7 @@ from treadle_tracer.values.tensor_construction import (
     new_tensor,
     new_variable,
 )
+from treadle_tracer.values.tensor_subclasses import SubclassedTensor, new_subclassed
 from treadle_tracer.values.text import to_str
 from treadle_tracer.values.unbacked import is_unbacked
 from treadle_tracer.values.value import Value
@@ -129,7 +130,8 @@ def instantiate(tx: TraceContext, cls_value: ClassValue, args: list[Value], kwar
         made = tx.wrap_known(function).call(tx, [cls_value, *args], kwargs)
         if isinstance(made, MadeClass) and isinstance(made.obj, cls):
             return _initialised_class(tx, made, args, kwargs)
-        if not isinstance(made, (ObjectValue, MadeConstantObject)) or not is_subtype(made.python_type(), cls):
+        is_new = isinstance(made, (ObjectValue, MadeConstantObject, SubclassedTensor))
+        if not is_new or not is_subtype(made.python_type(), cls):
             return made
     elif issubclass(cls, type):
         return _initialised_class(tx, new_class(tx, cls_value, args, kwargs), args, kwargs)
@@ -138,6 +140,8 @@ def instantiate(tx: TraceContext, cls_value: ClassValue, args: list[Value], kwar
     init = lookup(tx, cls, "__init__")
     if isinstance(init, types.FunctionType):
         tx.inline(tx.wrap_known(init), [made, *args], kwargs)
+    elif isinstance(made, SubclassedTensor):
+        pass  # `object.__init__` takes any arguments beside a `__new__`
     elif isinstance(made, MadeConstantObject):
         if kwargs:
             raise Unsupported("new-builtin-subclass", f"{cls.__qualname__} with named arguments")
@@ -161,7 +165,7 @@ def _initialised_class(tx: TraceContext, made: Value, args: list[Value], kwargs:
 
 def allocate(
     tx: TraceContext, cls: type, args: list[Value], kwargs: dict[str, Value] | None = None
-) -> ObjectValue | MadeConstantObject:
+) -> ObjectValue | MadeConstantObject | SubclassedTensor:
     """A new instance, as `__new__` of the built-in base makes it."""
     if issubclass(cls, torch.jit.ScriptModule):
         raise Unsupported("new-module", cls.__qualname__)
@@ -171,6 +175,8 @@ def allocate(
         return new_group(tx, cls, args) if is_subtype(cls, BaseExceptionGroup) else new_exception(tx, cls, args)
     if issubclass(cls, functools.partial):
         return _new_partial(tx, cls, args, kwargs or {})
+    if issubclass(cls, torch.Tensor):
+        return new_subclassed(tx, cls, args, kwargs or {})
     if cls is weakref.KeyedRef:
         return new_reference(tx, args, kwargs or {}, cls)  # type: ignore[return-value]
     if issubclass(cls, tuple):

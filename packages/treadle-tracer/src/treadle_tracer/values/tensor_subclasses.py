@@ -21,7 +21,7 @@ from treadle_shapes.torch import operator as operator_record
 from treadle_tracer.class_facts import is_subtype, qualname_of
 from treadle_tracer.errors import Unsupported
 from treadle_tracer.source import AliasSource
-from treadle_tracer.values.base import NONE, ConcreteValue, Constant, Method, boolean, is_none
+from treadle_tracer.values.base import NONE, ConcreteValue, Constant, Method, boolean, is_none, settled
 from treadle_tracer.values.class_lookup import MISSING, lookup
 from treadle_tracer.values.function_overrides import (
     dispatch,
@@ -247,6 +247,16 @@ def as_subclass(tx: TraceContext, owner: TensorValue | OverridingTensor, cls_val
         return alias
     _rely_on_dispatch(tx, cls)
     return SubclassedTensor(cls, alias)
+
+
+def new_subclassed(tx: TraceContext, cls: type, args: list[Value], kwargs: dict[str, Value]) -> SubclassedTensor:
+    """`torch.Tensor.__new__(cls, tensor)`: an alias of that class (torch/csrc/utils/tensor_new.cpp, new_with_tensor)."""
+    given = settled(args[0]) if len(args) == 1 and not kwargs else None
+    if not isinstance(given, (TensorValue, SubclassedTensor)):
+        raise Unsupported("new-builtin-subclass", f"{cls.__qualname__} is a subclass of torch.Tensor")
+    made = as_subclass(tx, given, Constant(cls))
+    assert isinstance(made, SubclassedTensor)
+    return made
 
 
 def _rely_on_dispatch(tx: TraceContext, cls: type) -> None:
