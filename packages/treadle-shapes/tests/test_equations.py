@@ -166,7 +166,7 @@ NUMBERS = st.one_of(
     st.sampled_from([0.0, -0.0, math.nan, math.inf, -math.inf, 0.5, 1.0, -1.0, 3.0]),
     st.floats(width=32, allow_nan=True),
 )
-X = float_symbol("x")
+X, Y = float_symbol("x"), float_symbol("y")
 S = symbol("s", 1)
 
 
@@ -182,6 +182,13 @@ def floor_divide(data):
     assert value(found, {S: size}) == float(size) // float(n)
     a, b = data.draw(NUMBERS), data.draw(st.sampled_from([0.5, -2.0, 3.0]))
     assert repr(value(floats.floor_divide(X, b), {X: a})) == repr(a // b)
+
+
+def quotient_of_c(data):
+    a, b = data.draw(NUMBERS), data.draw(st.one_of(NUMBERS, st.sampled_from([0.0, -0.0])))
+    want = a / b if b != 0.0 else a * math.copysign(math.inf, b)  # nan where a is 0, too
+    assert repr(value(floats.quotient_of_c(X, Y), {X: a, Y: b})) == repr(want)
+    assert repr(value(floats.quotient_of_c(X, b), {X: a})) == repr(want)
 
 
 def compare_size(data):
@@ -226,6 +233,7 @@ PROPERTIES = {
     "guards.bound_of": bound_of,
     "floats.same": same,
     "floats.floor_divide": floor_divide,
+    "floats.quotient_of_c": quotient_of_c,
     "floats._compare_size": compare_size,
     "floats._as_ratio": as_ratio,
     "floats.round_to_int": round_to_int,
