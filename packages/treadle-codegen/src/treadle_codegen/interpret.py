@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from treadle_codegen.ir.loops import Bind, Buffer, BufferKind, Check, Define, Extern, Instr, Loop, Program, View
-from treadle_codegen.ir.ops import COMPLEX_PARTS, OPS, PRODUCTS, SCATTERS, reduced_dtype
+from treadle_codegen.ir.ops import ATTENTIONS, COMPLEX_PARTS, OPS, PRODUCTS, SCATTERS, reduced_dtype
 from treadle_codegen.lower.dead_steps import step_writes
 from treadle_shapes.expr import BoolExpr, Expr, Fn, Product, Sum, Symbol, evaluate
 from treadle_shapes.floats import FloatExpr
@@ -194,6 +194,10 @@ def _run_instr(instr: Instr, args: list[torch.Tensor], grid: _Grid, memory: dict
         return torch.full([1] * len(grid.shape), evaluate(attr, grid.symbols), dtype=dtype)
     if op == "cast":
         return args[0].to(dtype)
+    if op == "inner_dot":
+        return (args[0].double() * args[1].double()).sum(-1, keepdim=True).float()
+    if op == "reduce" and attr in ATTENTIONS:
+        return _weighted_sum(args[0], args[1], grid, is_safe=attr == "safe_softmax_dot")
     if op == "reduce" and attr in PRODUCTS:
         return _sum_of_products(args[0], args[1], grid)
     if op == "reduce":
@@ -279,6 +283,15 @@ def _sum_of_products(a: torch.Tensor, b: torch.Tensor, grid: _Grid) -> torch.Ten
     letters = "abcdefghijklmnopqrstuvwxyz"[: len(grid.shape)]
     found = torch.einsum(f"{letters},{letters}->{letters[: grid.outer]}", a.double(), b.double()).float()
     return found.reshape([*found.shape, *[1] * (len(grid.shape) - grid.outer)])
+
+
+def _weighted_sum(scores: torch.Tensor, values: torch.Tensor, grid: _Grid, *, is_safe: bool) -> torch.Tensor:
+    """Over all reduce axes but the last, of size 1 here, in float64; weights are the softmax of the scores."""
+    keys = grid.shape[grid.outer : -1]
+    spread = [*scores.shape[: grid.outer], *keys, 1]
+    flat = scores.broadcast_to(spread).reshape(*spread[: grid.outer], math.prod(keys)).double()
+    weights = (torch._safe_softmax if is_safe else torch.softmax)(flat, -1).reshape(spread)
+    return (weights * values.double()).sum(tuple(range(grid.outer, len(grid.shape))), keepdim=True).float()
 
 
 def _extreme(dtype: torch.dtype, *, highest: bool) -> float:

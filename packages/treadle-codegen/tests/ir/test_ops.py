@@ -19,6 +19,7 @@ STRUCTURE = {
     "scalar",
     "cast",
     "reduce",
+    "inner_dot",
     "scan",
 }
 

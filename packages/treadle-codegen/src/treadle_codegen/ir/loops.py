@@ -113,8 +113,8 @@ class Instr:
     `attr` by op: `load` Load, `store` Store, `const` the Python number (or a `targets.constants.ConstantArgument`),
     `index` an Expr (the integer value of an index expression),
     `scalar` a FloatExpr over symbols (a float that the host computes once per call of the kernel),
-    `reduce` the kind ("sum", "prod", "max", "min", "any", "all", "argmax", "argmin", or "dot" and "dot_tf32", which sum the products
-    of two arguments: `ir.product`), `indirect_load`/`indirect_store` a
+    `reduce` the kind ("sum", "prod", "max", "min", "any", "all", "argmax", "argmin", "dot" and "dot_tf32", which sum the products
+    of two arguments: `ir.product`, or "softmax_dot" and "safe_softmax_dot": `ir.attention`), `indirect_load`/`indirect_store` a
     `(buffer, strides, sizes)` triple whose args are the per-dimension indices (bounds are checked at run time where eager checks them);
     a store's may have a fourth item, "overwrite" or a key of `ir.ops.SCATTERS`: points come in row-major order, and may
     meet,

@@ -104,11 +104,17 @@ def _cast(args: Sequence[torch.dtype], result: torch.dtype) -> str | None:
 def _reduce(args: Sequence[torch.dtype], result: torch.dtype) -> str | None:
     # argmax and argmin give int64 positions; any and all take and give bool (checked with the kind by ir.verify).
     if len(args) == 2:
-        known = args[0] == args[1] and args[0] in PRODUCT_DTYPES and result == torch.float32
+        same = args[0] == args[1] or args[0] == torch.float32  # a product; weights of a sum, before their softmax
+        known = same and args[1] in PRODUCT_DTYPES and result == torch.float32
         return None if known else f"no matrix product of {args[0]} and {args[1]} in {result}"
     if len(args) != 1:
         return f"reduces {len(args)} values"
     return None if args[0] in VALUE_DTYPES else f"cannot reduce {args[0]}"
+
+
+def _inner_dot(args: Sequence[torch.dtype], result: torch.dtype) -> str | None:
+    known = args[0] == args[1] and args[0] in PRODUCT_DTYPES and result == torch.float32
+    return None if known else f"no matrix product of {args[0]} and {args[1]} in {result}"
 
 
 _ARITH = _all_are(FLOATS | INTS, "a number")
@@ -156,6 +162,7 @@ _ROWS = (
     OpInfo("scalar", 0, _number, _FREE),
     OpInfo("cast", 1, _cast, _CHEAP),
     OpInfo("reduce", None, _reduce, _CHEAP),
+    OpInfo("inner_dot", 2, _inner_dot, _HARD),  # the sum of products along the last reduce axis (`ir.attention`)
     OpInfo("scan", 1, _ARITH, _CHEAP),
     OpInfo("where", 3, _where, _CHEAP, torch.where),
     # arithmetic on integers and floats
@@ -214,6 +221,9 @@ SCANS = frozenset({"sum", "prod"})
 SCATTERS = {"add": "add", "max": "maximum", "min": "minimum", "mul": "mul"}
 # Reductions of two arguments: sums of products, in float32. With "dot_tf32" the arguments may be rounded to TF32 first.
 PRODUCTS = frozenset({"dot", "dot_tf32"})
+# Reductions of scores and values: the sum of values weighted by the softmax of the scores (`ir.attention`), in float32. A "safe" one of
+# scores that are all -inf is 0, the other one NaN.
+ATTENTIONS = frozenset({"softmax_dot", "safe_softmax_dot"})
 
 
 def reduced_dtype(kind: str, dtype: torch.dtype) -> torch.dtype:

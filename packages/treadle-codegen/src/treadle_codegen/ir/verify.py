@@ -51,6 +51,7 @@ from treadle_codegen.ir.ops import (
     COMPLEX_PARTS,
     LOW_FLOATS,
     OPS,
+    ATTENTIONS,
     PRODUCTS,
     REDUCTIONS,
     SCANS,
@@ -59,6 +60,7 @@ from treadle_codegen.ir.ops import (
     reduced_dtype,
 )
 from treadle_codegen.ir.overlap import loads_of, may_meet
+from treadle_codegen.ir.attention import why_not_attention
 from treadle_codegen.ir.product import why_not_product
 from treadle_shapes.expr import Expr, bounds
 
@@ -274,6 +276,10 @@ def _instr(k: int, instr: Instr, loop: Loop, program: Program, known: set[Any]) 
 
 
 def _reduce(instr: Instr, loop: Loop) -> Iterator[str]:
+    if instr.attr in ATTENTIONS:
+        if (reason := why_not_attention(loop)) is not None:
+            yield reason
+        return
     if instr.attr in PRODUCTS:
         if (reason := why_not_product(loop)) is not None:
             yield reason

@@ -155,18 +155,22 @@ class Lowering:
         total = cost + sum(x.cost for x in tensors)
         reads = NOTHING.union(*(x.reads for x in tensors))
         if total > self.costs.max_expression or len(reads) > self.costs.max_reads:
-            for x in sorted(tensors, key=lambda x: (len(x.reads), x.cost))[-2:]:
+            storable = [x for x in tensors if not x.in_registers]
+            for x in sorted(storable, key=lambda x: (len(x.reads), x.cost))[-2:]:
                 if x.cost > 0:
                     self.realize(x)
             total = cost + sum(x.cost for x in tensors)
             reads = NOTHING.union(*(x.reads for x in tensors))
-        return TensorExpr.computed(shape, dtype, element, total, reads)
+        made = TensorExpr.computed(shape, dtype, element, total, reads)
+        made.in_registers = any(x.in_registers for x in tensors)
+        return made
 
     def _for_broadcast(self, x: TensorExpr, shape: Shape) -> TensorExpr:
         """Store an operand first if broadcasting would compute it many times over."""
         if (
             x.cost >= self.costs.recompute
             and x.storage is None
+            and not x.in_registers
             and x.shape != shape
             and product(x.shape) != product(shape)
         ):
@@ -297,7 +301,7 @@ class Lowering:
 
     def why_store_for_reuse(self, x: TensorExpr) -> str | None:
         """Why a value with several readers should be stored, or None if each may compute it."""
-        if x.storage is not None:
+        if x.storage is not None or x.in_registers:
             return None
         if x.cost > self.costs.recompute:
             return f"recomputing costs {x.cost}"

@@ -43,6 +43,7 @@ class LoopBuilder:
         self.origins: dict[str, None] = {}
         self._known: dict[Any, int] = {}
         self._mask: BoolExpr | bool = True
+        self.terms: IntLike | None = None  # in an attention, where a score's sum stands (`lower.attention`)
 
     def emit(self, op: str, *args: int, dtype: torch.dtype, attr: Any = None) -> int:
         """The value of an instruction; an equal pure one that was recorded before is reused."""

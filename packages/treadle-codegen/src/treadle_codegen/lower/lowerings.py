@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from treadle_codegen.lower import (
     activation,
+    attention,
     batch_norm,
     cat,
     complex_numbers,
@@ -25,6 +26,7 @@ from treadle_codegen.lower.registry import LOWERINGS
 
 MODULES = (
     activation,
+    attention,
     batch_norm,
     cat,
     complex_numbers,

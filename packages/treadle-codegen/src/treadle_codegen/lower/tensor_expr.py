@@ -46,7 +46,8 @@ class TensorExpr:
     `cost` estimates the arithmetic of one element (ir.ops.Cost) and `reads` names the buffers it loads from; both
     steer realisation only. `layout` are the strides it gets when it is stored, if not contiguous; `gaps` are the strides
     that it has in eager, where they are not dense. `patch` says how it differs from something in memory, where it was made
-    of that (`lower.overwrite`).
+    of that (`lower.overwrite`). `in_registers` says that it is made of the scores of an attention, whose loop computes them
+    (`lower.attention`): it is stored only where another loop needs it.
     """
 
     __slots__ = (
@@ -57,6 +58,7 @@ class TensorExpr:
         "cost",
         "dtype",
         "gaps",
+        "in_registers",
         "layout",
         "origin",
         "patch",
@@ -74,6 +76,7 @@ class TensorExpr:
         self.origin = ""
         self.base: TensorExpr | None = None
         self.patch: Patch | None = None
+        self.in_registers = False
         self._viewed: ViewMap | None = None
         self._compute: Element | None = None
         self._storage: View | None = None
@@ -97,6 +100,7 @@ class TensorExpr:
         """This tensor seen through a view."""
         made = TensorExpr(view.shape, self.dtype)
         made.base, made._viewed, made.cost, made.reads = self, view, self.cost, self.reads
+        made.in_registers = self.in_registers
         if self.patch is not None:
             old = view.strided(self.patch.old)
             made.patch = None if old is None else replace(self.patch, old=old)

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from treadle_codegen.costs import Costs
 from treadle_codegen.ir.loops import Program
-from treadle_codegen.ir.product import is_product
+from treadle_codegen.ir.attention import multiplies_tiles
 from treadle_codegen.lower.indexing import product
 from treadle_codegen.schedule.fuse import Node
 from treadle_codegen.schedule.kernel import Kernel
@@ -25,7 +25,7 @@ def alternate_directions(program: Program, nodes: Sequence[Node], costs: Costs) 
     for node in nodes:
         touched = (node.reads | node.writes) & sizes.keys()
         is_backward = False
-        if isinstance(node.item, Kernel) and not is_product(node.item.loops[0]):
+        if isinstance(node.item, Kernel) and not multiplies_tiles(node.item.loops[0]):
             known = sorted(
                 [name for name in node.reads & touched if name in last], key=lambda name: (-sizes[name], name)
             )

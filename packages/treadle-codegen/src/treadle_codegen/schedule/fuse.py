@@ -13,7 +13,7 @@ from typing import Any
 
 from treadle_codegen.costs import Costs
 from treadle_codegen.ir.loops import Axis, BufferKind, Check, Define, Extern, Loop, Program, View, scans
-from treadle_codegen.ir.product import is_product
+from treadle_codegen.ir.attention import multiplies_tiles
 from treadle_codegen.schedule.access import accumulates, axes_of, loop_reads, step_reads, step_writes
 from treadle_codegen.schedule.axis_order import around_reductions
 from treadle_codegen.schedule.kernel import Kernel, join, local_buffer, merge_axes, single
@@ -108,7 +108,7 @@ class _Limits:
 
 def _join(nodes: _Nodes, loop: Loop, symbols: frozenset[str], limits: _Limits) -> bool:
     """Put the loop into the best kernel that takes it; False if it has to stand alone."""
-    if accumulates(loop) or is_product(loop) or scans(loop):
+    if accumulates(loop) or multiplies_tiles(loop) or scans(loop):
         return False
     reads, writes = step_reads(loop), step_writes(loop)
     first = max(0, len(nodes) - limits.costs.fusion_window)
@@ -191,7 +191,7 @@ def why_not_move(nodes: list[Node], k: int, last_dependency: int) -> str | None:
 
 def why_not_epilogue(joined: Kernel, *, vertical: bool) -> str | None:
     """Why a loop should not run on the tiles of the matrix product with which the kernel begins; None for any other kernel."""
-    if not is_product(joined.loops[0]):
+    if not multiplies_tiles(joined.loops[0]):
         return None
     if not vertical:
         return "it needs nothing of the matrix product"

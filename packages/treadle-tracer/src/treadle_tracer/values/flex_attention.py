@@ -127,8 +127,7 @@ def _attend(
         scores = modify(scores, batches, heads, queries + origin[0], keys + origin[1])
     if seen is not None:
         scores = torch.where(seen, scores, -math.inf)
-    if modify is None and (seen is None or query.device.type != "cpu"):
-        # With a mask, the CPU's fused kernel is no faster than what follows.
+    if modify is None and (seen is None or not _computes_masks(query, key, value)):
         out = scaled_dot_product_attention(query, key, value, seen, scale=scale)
     else:
         out = torch._safe_softmax(scores, -1).to(query.dtype) @ value.to(query.dtype)
@@ -139,6 +138,18 @@ def _attend(
     if options.get("OUTPUT_MAX", True):
         largest = scores.max(-1)[0] / math.log(2)
     return out, logsumexp, largest
+
+
+def _computes_masks(*tensors: torch.Tensor) -> bool:
+    """Whether products and a softmax of masked scores are no slower than a fused kernel that reads the mask from memory.
+
+    On CPUs they are not. On GPUs treadle-codegen makes one kernel of them, which computes the mask and leaves out keys that it hides, for
+    numbers of 16 bits and without gradients.
+    """
+    if tensors[0].device.type == "cpu":
+        return True
+    differentiates = torch.is_grad_enabled() and any(t.requires_grad for t in tensors)
+    return tensors[0].dtype in (torch.float16, torch.bfloat16) and not differentiates
 
 
 def _modification(score_mod: Modification, buffers: tuple[Any, ...]) -> Modification | None:

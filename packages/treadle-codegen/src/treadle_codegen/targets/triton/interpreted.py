@@ -86,6 +86,27 @@ def add_product(sums: Any, a: Any, b: Any, precision: str) -> Any:
     return tl.dot(a.to(tl.float32), b.to(tl.float32), sums, input_precision="ieee")
 
 
+def inner_product(a: Any, b: Any) -> Any:
+    return tl.dot(a.to(tl.float32), b.to(tl.float32), input_precision="ieee")
+
+
+def softmax_step(top: Any, total: Any, sums: Any, scores: Any, values: Any) -> tuple[Any, Any, Any]:
+    old, x = _data(top), _data(scores)
+    new = np.maximum(old, x.max(axis=1, keepdims=True))
+    base = np.where(new == -np.inf, 0, new).astype(new.dtype)
+    weights, scale = np.exp(x - base), np.exp(old - base)
+    rounded = _block(weights, tl.float32).to(values.dtype).to(tl.float32)
+    product = tl.dot(rounded, values.to(tl.float32), _block(_data(sums) * scale, tl.float32), input_precision="ieee")
+    whole = _data(total) * scale + weights.sum(axis=1, keepdims=True)
+    return _block(new, tl.float32), _block(whole, tl.float32), product
+
+
+def weighted_mean(total: Any, sums: Any, is_safe: bool) -> Any:
+    with np.errstate(invalid="ignore"):
+        mean = _data(sums) / _data(total)
+    return _block(np.where(_data(total) == 0, 0, mean).astype(mean.dtype) if is_safe else mean, tl.float32)
+
+
 def _reduction(function: Any) -> Any:
     def reduce(x: Any) -> Any:
         result = function(_data(x), axis=1, keepdims=True)

@@ -90,19 +90,19 @@ def _sum(writer: BodyWriter, loop: Loop, product: Product, y: Dim, x: Dim) -> st
     k = index_dim(writer, "ka", loop.reduce_axes, "KBLOCK", "[None, :]")
     writer.dims = {"y": y}
     writer.add_dim(k, "k_start + ")
-    left = _operand(writer, loop, rows, k)
+    left = operand(writer, loop, rows, k)
     k = index_dim(writer, "kb", loop.reduce_axes, "KBLOCK", "[:, None]")
     writer.dims = {}
     writer.add_dim(k, "k_start + ")
     writer.dims["x"] = x
-    right = _operand(writer, loop, columns, k)
+    right = operand(writer, loop, columns, k)
     writer.line(f'{name} = add_product({name}, {left}, {right}, "{_PRECISION[dot.attr]}")')
     writer.depth -= 1
     writer.value_dims[name] = frozenset("yx")
     return name
 
 
-def _operand(writer: BodyWriter, loop: Loop, position: int, k: Dim) -> str:
+def operand(writer: BodyWriter, loop: Loop, position: int, k: Dim) -> str:
     """A block of one operand; it is 0 in lanes behind the last term."""
     section = SectionWriter(writer, writer.kernel.sections[0], 0, fill=0.0)
     value = section.value(loop, position)

@@ -9,7 +9,7 @@ from treadle_codegen.ir.product import Product
 from treadle_codegen.targets.triton.tiles import next_power_of_2, points
 
 _SMALLEST = 16  # tensor cores take no smaller blocks
-_MULTIPROCESSORS = 132  # of an H100
+MULTIPROCESSORS = 132  # of an H100
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,8 +68,8 @@ def matmul_candidates(loop: Loop, product: Product) -> list[MatmulTiling]:
         if tiling != first:
             found.append(tiling)
         blocks = batch * -(-m // tiling.rows) * -(-n // tiling.columns)
-        if blocks > _MULTIPROCESSORS and tiling.rows * tiling.columns >= 128 * 128:
-            found.append(replace(tiling, programs=_MULTIPROCESSORS))
+        if blocks > MULTIPROCESSORS and tiling.rows * tiling.columns >= 128 * 128:
+            found.append(replace(tiling, programs=MULTIPROCESSORS))
     return found
 
 
@@ -84,7 +84,7 @@ def default_matmul_tiling(loop: Loop, product: Product) -> MatmulTiling:
     best: tuple[float, MatmulTiling] | None = None
     for tiling in _table(loop, product):
         blocks = batch * -(-m // tiling.rows) * -(-n // tiling.columns)
-        rounds = -(-blocks // _MULTIPROCESSORS)
+        rounds = -(-blocks // MULTIPROCESSORS)
         # Time of one block: its arithmetic, and its operands' way through the caches.
         steps = -(-k // tiling.depth) * tiling.depth
         time = rounds * steps * (tiling.rows * tiling.columns / 128 + tiling.rows + tiling.columns)

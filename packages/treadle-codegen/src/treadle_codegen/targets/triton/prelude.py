@@ -169,6 +169,31 @@ def add_product(sums, a, b, precision: tl.constexpr):
 
 
 @triton.jit
+def inner_product(a, b):
+    return tl.dot(a, b, out_dtype=tl.float32)
+
+
+@triton.jit
+def softmax_step(top, total, sums, scores, values):
+    """What a further block of scores and values makes of the largest score, the sum of exponentials and the weighted sum of values."""
+    new = tl.maximum(top, tl.max(scores, 1, keep_dims=True))
+    base = tl.where(new == float("-inf"), 0.0, new)
+    weights = tl.exp(scores - base)
+    scale = tl.exp(top - base)
+    total = total * scale + tl.sum(weights, 1, keep_dims=True)
+    sums = tl.dot(weights.to(values.dtype), values, sums * scale)
+    return new, total, sums
+
+
+@triton.jit
+def weighted_mean(total, sums, is_safe: tl.constexpr):
+    mean = sums / total
+    if is_safe:
+        mean = tl.where(total == 0.0, 0.0, mean)
+    return mean
+
+
+@triton.jit
 def _multiply(a, b):
     return a * b
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from treadle_codegen.ir.attention import multiplies_tiles
 from treadle_codegen.ir.loops import Buffer, BufferKind, Expr, FloatExpr, IntLike, Program
 from treadle_codegen.ir.ops import memory_dtype
 from treadle_codegen.options import CodegenOptions
@@ -16,6 +17,8 @@ from treadle_codegen.schedule.access import loop_reads, loop_writes
 from treadle_codegen.schedule.kernel import Kernel
 from treadle_codegen.targets.renderer import NumberGroup, RenderedKernel, Segment, function_name, numbers_of
 from treadle_codegen.targets.table_slots import slot_key
+from treadle_codegen.targets.triton.attention import attention_in, write_attention
+from treadle_codegen.targets.triton.attention_tiles import AttentionTiling, attention_candidates
 from treadle_codegen.targets.triton.body import write_body
 from treadle_codegen.targets.triton.early import why_not_early
 from treadle_codegen.targets.triton.groups import (
@@ -36,7 +39,7 @@ from treadle_codegen.targets.triton.tiles import Tiling, candidates, points, til
 from treadle_shapes.expr import TRITON_HELPERS
 
 _NAMES = """
-begin_kernel require_index add_product online_step only_value scan_sum scan_prod last_column
+begin_kernel require_index add_product inner_product softmax_step weighted_mean online_step only_value scan_sum scan_prod last_column
 int_sign float_sign float_div float_sqrt float_reciprocal float_sigmoid float_signbit float_maximum float_minimum
 float_remainder float_floordiv rough_div rough_sigmoid rough_tanh rough_log1p
 reduce_sum reduce_prod reduce_max reduce_min reduce_any reduce_all is_better_max is_better_min reduce_argmax reduce_argmin
@@ -88,16 +91,18 @@ class TritonRenderer:
         self.device: torch.device | None = None
         self._approximate: tuple[Program, bool] | None = None  # the last program, and whether `program_may_approximate`
 
-    def candidates(self, kernel: Kernel, program: Program) -> list[Tiling | MatmulTiling]:
+    def candidates(self, kernel: Kernel, program: Program) -> Sequence[Tiling | MatmulTiling | AttentionTiling]:
         """The tilings of a kernel that are worth measuring; first the one that is taken without measuring."""
+        if (attention := attention_in(kernel)) is not None:
+            return attention_candidates(attention[1])
         found = product_in(kernel)
         return candidates(kernel) if found is None else matmul_candidates(*found)
 
     def render_kernel(self, kernel: Kernel, program: Program, choice: Any = None) -> RenderedKernel:
         """The text of one kernel. `choice`: one of `candidates(kernel)`; by default the first of them."""
         self.device = program.device
-        product = product_in(kernel)
-        tiling = choice or (tile(kernel) if product is None else default_matmul_tiling(*product))
+        product, attention = product_in(kernel), attention_in(kernel)
+        tiling = choice or _default_tiling(kernel)
         numbers = list(numbers_of(kernel))
         writer = BodyWriter(
             kernel,
@@ -109,7 +114,10 @@ class TritonRenderer:
         for number in numbers:
             writer.names[number] = f"{'d' if isinstance(number, FloatExpr) else 'n'}{len(writer.names)}"
         arguments = [writer.names[number] for number in numbers]
-        grid = tuple(write_body(writer) if product is None else write_matmul(writer, *product, tiling))
+        if attention is not None:
+            grid = tuple(write_attention(writer, *attention, tiling))
+        else:
+            grid = tuple(write_body(writer) if product is None else write_matmul(writer, *product, tiling))
         for k, (total, _) in enumerate(grid):
             if not isinstance(total, int) and total not in numbers:
                 numbers.append(total)
@@ -171,6 +179,13 @@ class TritonRenderer:
         return self.load_unit(source, names, self.options, background=background, device=self.device)
 
 
+def _default_tiling(kernel: Kernel) -> Tiling | MatmulTiling | AttentionTiling:
+    if (attention := attention_in(kernel)) is not None:
+        return attention_candidates(attention[1])[0]
+    product = product_in(kernel)
+    return tile(kernel) if product is None else default_matmul_tiling(*product)
+
+
 def _as_member(
     kernel: RenderedKernel, buffers: dict[str, Buffer], slots: Mapping[str, int], inputs: frozenset[int]
 ) -> RenderedKernel | Member:
@@ -218,7 +233,7 @@ def _is_wide(kernel: Kernel, program: Program, numbers: Sequence[Any]) -> bool:
     if any(isinstance(n, Expr) for n in numbers):
         return True
     spaces = [points((*kernel.outer, *section.axes)) for section in kernel.sections]
-    if product_in(kernel) is not None:  # nobody numbers the points of all three axes
+    if multiplies_tiles(kernel.loops[0]):  # nobody numbers the points of all three axes
         spaces = [points(kernel.outer), points(kernel.sections[0].axes)]
     if any(isinstance(n, int) and n >= _MANY for n in spaces):
         return True

@@ -52,9 +52,10 @@ def _for_gpu(options: CodegenOptions) -> TritonRenderer:
 @functools.cache
 def _rewrites() -> Rewrites:
     from treadle_codegen.rewrite.pipeline import EarlyRewrite, convolves
+    from treadle_codegen.targets.triton.attention_graph import fuse_attention, is_softmax
     from treadle_codegen.targets.triton.channels_last import convolve_channels_last
 
-    return Rewrites(early=(EarlyRewrite(convolve_channels_last, convolves),))
+    return Rewrites(early=(EarlyRewrite(convolve_channels_last, convolves), EarlyRewrite(fuse_attention, is_softmax)))
 
 
 def _why_not_registers(kernel: Kernel, buffer: str) -> str | None:
@@ -103,6 +104,14 @@ def _interpreted(options: CodegenOptions) -> TritonRenderer:
     return TritonRenderer(options, load_unit, INTERPRETED_HEAD)
 
 
+@functools.cache
+def _rewrites_of_interpreted() -> Rewrites:
+    from treadle_codegen.rewrite.pipeline import EarlyRewrite
+    from treadle_codegen.targets.triton.attention_graph import fuse_attention, is_softmax
+
+    return Rewrites(early=(EarlyRewrite(fuse_attention, is_softmax),))
+
+
 def interpreted_target() -> Target:
     """Kernels on CPU tensors, run by Triton's interpreter."""
     return Target(
@@ -114,5 +123,6 @@ def interpreted_target() -> Target:
         allocation=allocation,
         probe=None,
         costs=COSTS,
+        rewrites=_rewrites_of_interpreted,
         why_not_local_row=_why_not_registers,
     )
