@@ -308,6 +308,15 @@ class Lowering:
         full = [name for name in x.reads if self.buffers[name].shape and _may_be_large(self.buffers[name], x)]
         return f"it reads {len(full)} tensors" if len(full) > 1 else None
 
+    def why_store_for_broadcast(self, x: TensorExpr) -> str | None:
+        """Why a value that is seen at many places should be stored, or None if each place may compute it: a mask of positions."""
+        if x.storage is not None or x.in_registers or x.cost <= 1:
+            return None
+        if x.cost >= self.costs.recompute:
+            return f"recomputing costs {x.cost}"
+        large = [name for name in x.reads if _may_be_large(self.buffers[name], x)]
+        return f"it reads {', '.join(large)}" if large else None
+
     def require_elements(self, operator: str, x: TensorExpr, dims: Sequence[int], *, whole: bool = False) -> None:
         """Raise at run time, as eager does, where a reduction without identity runs over nothing; `whole`: no dim was given."""
         for d in dims:

@@ -192,7 +192,7 @@ def expand_(lw: Lowering, x: TensorExpr, size: Sequence[Any]) -> TensorExpr:
     sizes = as_shape(size)
     lead = len(sizes) - x.dim
     target = tuple([x.shape[d - lead] if s == -1 else s for d, s in enumerate(sizes)])
-    if x.cost > 1 and x.storage is None and product(target) != product(x.shape):
+    if product(target) != product(x.shape) and lw.why_store_for_broadcast(x) is not None:
         lw.realize(x)
     return x.view(expand(x.shape, target))
 
