@@ -60,6 +60,13 @@ def test_heads_that_share_keys_and_values_are_rows() -> None:
     assert (names(found.batch), names(found.rows)) == ([], ["i0", "i1"])
 
 
+def test_heads_with_many_queries_are_a_batch() -> None:
+    text = PROGRAM.replace("56*i0 + ", "").replace("28*i0 + ", "").replace("i1:5", "i1:500")
+    found = attention_of(loop_of(text))
+    assert isinstance(found, Attention)
+    assert (names(found.batch), names(found.rows)) == (["i0"], ["i1"])
+
+
 @pytest.mark.parametrize("kind", ["softmax_dot", "safe_softmax_dot"])
 def test_interpreter_agrees_with_aten(kind: str) -> None:
     program = program_of(PROGRAM.replace("softmax_dot", kind))

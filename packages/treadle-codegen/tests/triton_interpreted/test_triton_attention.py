@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 import torch
 from aten_capture import capture
-from tuned_kernels import compiled_with
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tuned_kernels import compiled_with
 
 from treadle_codegen import CodegenOptions, compile_graph
 
@@ -36,7 +36,9 @@ def check(function: Function, *args: torch.Tensor, fused: int = 1) -> str:
     assert found.stride() == eager.stride()
     # Triton's interpreter rounds to bfloat16 towards zero.
     unit = torch.finfo(eager.dtype).eps * (2 if eager.dtype == BFLOAT16 else 1)
-    allowed = 2 * (eager.double() - exact).abs().nan_to_num().max().item() + unit * exact.abs().nan_to_num().max().item()
+    allowed = (
+        2 * (eager.double() - exact).abs().nan_to_num().max().item() + unit * exact.abs().nan_to_num().max().item()
+    )
     torch.testing.assert_close(found.double(), exact, rtol=0, atol=allowed, equal_nan=True)
     assert compiled.source.count(FUSED) == fused
     return compiled.source

@@ -18,11 +18,14 @@ What the scores become before their softmax stands between the two sums, point b
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from treadle_codegen.ir.loops import Axis, Loop
 from treadle_codegen.ir.ops import ATTENTIONS, PRODUCTS
 from treadle_codegen.ir.product import varies_along
+
+MANY_ROWS = 128  # fill a program
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,13 +70,20 @@ def attention_of(loop: Loop) -> Attention | str:
         return "a value of an attention does not vary along its reduce axes"
     if not known.isdisjoint(left) or terms.symbol in summed:
         return "a value of an attention varies along the axes of another one"
-    own = summed | right  # heads that share keys and values are rows
+    own = summed | right  # heads that share keys and values are rows, where few queries are
     batch = tuple([axis for axis in loop.axes if axis.symbol in weights & own])
     rows = tuple([axis for axis in loop.axes if axis.symbol not in own])
     columns = tuple([axis for axis in loop.axes if axis.symbol not in weights])
     if not rows or not columns or {*batch, *rows} & {*columns}:
         return "an attention without rows or columns"
+    while len(rows) > 1 and _are_many(rows[1:]):
+        batch, rows = (*batch, rows[0]), rows[1:]
     return Attention(reductions[0], inner[0], batch, rows, columns, tuple(keys), terms)
+
+
+def _are_many(axes: tuple[Axis, ...]) -> bool:
+    total = math.prod([axis.extent for axis in axes if isinstance(axis.extent, int)])
+    return total >= MANY_ROWS or not all(isinstance(axis.extent, int) for axis in axes)
 
 
 def why_not_attention(loop: Loop) -> str | None:

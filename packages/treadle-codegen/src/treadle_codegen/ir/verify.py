@@ -28,6 +28,7 @@ from typing import Any
 
 import torch
 
+from treadle_codegen.ir.attention import why_not_attention
 from treadle_codegen.ir.loops import (
     Axis,
     Buffer,
@@ -48,10 +49,10 @@ from treadle_codegen.ir.loops import (
     symbols_of,
 )
 from treadle_codegen.ir.ops import (
+    ATTENTIONS,
     COMPLEX_PARTS,
     LOW_FLOATS,
     OPS,
-    ATTENTIONS,
     PRODUCTS,
     REDUCTIONS,
     SCANS,
@@ -60,7 +61,6 @@ from treadle_codegen.ir.ops import (
     reduced_dtype,
 )
 from treadle_codegen.ir.overlap import loads_of, may_meet
-from treadle_codegen.ir.attention import why_not_attention
 from treadle_codegen.ir.product import why_not_product
 from treadle_shapes.expr import Expr, bounds
 

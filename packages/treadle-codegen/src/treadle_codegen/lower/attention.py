@@ -38,8 +38,12 @@ def scores(lw: Lowering, query: TensorExpr, key: TensorExpr, dtype: torch.dtype)
         if o.terms is None:
             _store_product(lw, made, query, key)
             return made.element(o, index)
-        a = o.emit("load", dtype=query.dtype, attr=Load(left.buffer, linear((b, m, o.terms), left.strides, left.offset)))
-        c = o.emit("load", dtype=key.dtype, attr=Load(right.buffer, linear((b, o.terms, n), right.strides, right.offset)))
+        a = o.emit(
+            "load", dtype=query.dtype, attr=Load(left.buffer, linear((b, m, o.terms), left.strides, left.offset))
+        )
+        c = o.emit(
+            "load", dtype=key.dtype, attr=Load(right.buffer, linear((b, o.terms, n), right.strides, right.offset))
+        )
         return o.cast(o.emit("inner_dot", a, c, dtype=torch.float32), compute_dtype(dtype))
 
     made = TensorExpr.computed(shape, dtype, element, 0)

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from treadle_codegen.costs import Costs
-from treadle_codegen.ir.loops import Program
 from treadle_codegen.ir.attention import multiplies_tiles
+from treadle_codegen.ir.loops import Program
 from treadle_codegen.lower.indexing import product
 from treadle_codegen.schedule.fuse import Node
 from treadle_codegen.schedule.kernel import Kernel

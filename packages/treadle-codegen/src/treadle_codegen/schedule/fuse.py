@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from treadle_codegen.costs import Costs
-from treadle_codegen.ir.loops import Axis, BufferKind, Check, Define, Extern, Loop, Program, View, scans
 from treadle_codegen.ir.attention import multiplies_tiles
+from treadle_codegen.ir.loops import Axis, BufferKind, Check, Define, Extern, Loop, Program, View, scans
 from treadle_codegen.schedule.access import accumulates, axes_of, loop_reads, step_reads, step_writes
 from treadle_codegen.schedule.axis_order import around_reductions
 from treadle_codegen.schedule.kernel import Kernel, join, local_buffer, merge_axes, single

@@ -71,7 +71,11 @@ def _weighted_sum(writer: BodyWriter, loop: Loop, attention: Attention, y: Dim, 
     inner, reduction = loop.body[attention.inner], loop.body[attention.position]
     queries = _block(writer, loop, inner.args[0], {"y": y}, _dim(writer, attention, "ea", "[None, :]"), "")
     top, total, sums = "top", "total", "sums"
-    for name, shape, first in ((top, "[YBLOCK, 1]", "float('-inf')"), (total, "[YBLOCK, 1]", "0.0"), (sums, "[YBLOCK, XBLOCK]", "0.0")):
+    for name, shape, first in (
+        (top, "[YBLOCK, 1]", "float('-inf')"),
+        (total, "[YBLOCK, 1]", "0.0"),
+        (sums, "[YBLOCK, XBLOCK]", "0.0"),
+    ):
         writer.line(f"{name} = tl.full({shape}, {first}, tl.float32)")
     first, last = _key_range(writer, loop, attention)
     writer.line(f"for k_start in range({first}, {last}, KBLOCK):")

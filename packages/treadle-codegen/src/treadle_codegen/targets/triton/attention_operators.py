@@ -30,6 +30,6 @@ def _scores(q: torch.Tensor, k: torch.Tensor, dtype: torch.dtype) -> torch.Tenso
     return torch.bmm(q.to(dtype), k.to(dtype))
 
 
-def _attend(s: torch.Tensor, v: torch.Tensor, terms: int, is_safe: bool) -> torch.Tensor:  # noqa: FBT001
+def _attend(s: torch.Tensor, v: torch.Tensor, terms: int, is_safe: bool) -> torch.Tensor:
     weights = torch._safe_softmax(s, -1) if is_safe else torch.softmax(s, -1)
     return torch.matmul(weights.to(v.dtype), v)

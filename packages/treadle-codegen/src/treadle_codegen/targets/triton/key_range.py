@@ -84,7 +84,7 @@ def _conditions(loop: Loop, position: int, *, holds: bool) -> Iterator[IntLike]:
         for arg in instr.args:
             yield from _conditions(loop, arg, holds=holds)
     elif instr.op == "where" and instr.dtype == torch.bool:
-        condition, *branches = [loop.body[a] for a in instr.args]
+        branches = [loop.body[a] for a in instr.args[1:]]
         if all(b.op == "const" for b in branches) and branches[0].attr != branches[1].attr:
             yield from _conditions(loop, instr.args[0], holds=holds == branches[0].attr)
     elif instr.op in _NEGATED:
@@ -102,9 +102,9 @@ def _integer(loop: Loop, position: int) -> IntLike | None:
         return None
     if instr.op in ("index", "const"):
         return instr.attr  # type: ignore[no-any-return]
-    if instr.op not in ("add", "sub"):
+    if instr.op not in ("add", "sub", "mul"):
         return None
     left, right = [_integer(loop, a) for a in instr.args]
     if left is None or right is None:
         return None
-    return left + right if instr.op == "add" else left - right
+    return left + right if instr.op == "add" else left - right if instr.op == "sub" else left * right
