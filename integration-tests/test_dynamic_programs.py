@@ -112,3 +112,15 @@ def test_a_number_that_is_compared_after_the_graph_has_used_another():
         x = torch.randn(10, 3)
         torch.testing.assert_close(compiled(x, end, at), stored(x, end, at))
     assert len(treadle.stats().breaks) == 0
+
+
+def test_part_of_a_product_of_batches_beside_a_write():
+    """The result of `matmul` is the memory of `bmm`'s result, which has another size, in one of two runs only (masks of SAM)."""
+
+    def masks(x):
+        weights = x * 2
+        weights[:, :, 0] += 1
+        return (weights @ x.transpose(2, 3).contiguous())[:, :, 1:]
+
+    assert compiles_over(masks, (1, 1, 4, 8), (2, 1, 4, 8), (3, 1, 4, 8), (5, 1, 4, 8)) == 2
+    assert not treadle.stats().eager_graphs

@@ -428,9 +428,22 @@ def _choose_base(
             wrapper, expected = known[0] if known else max(pairs, key=lambda pair: pair[0].numel())
         if not _reads_as_it_is(wrapper) or not _covers(expected, expected_metadata):
             wrapper, expected = _detached_whole(values, expected_metadata, wholes, outputs)
+    wrapper = _in_size_of(expected, wrapper, outputs)
     position = outputs.add(outputs.value_of(wrapper), Geometry(tuple(expected.size()), tuple(expected.stride()), 0))
     outputs.wrappers[position] = wrapper
     return _Base(position, wrapper, expected)
+
+
+def _in_size_of(expected: torch.Tensor, wrapper: torch.Tensor, outputs: GraphOutputs) -> torch.Tensor:
+    """The elements of `wrapper` in the size of `expected`. The roots of an output need not agree: `matmul` of symbolic sizes ends in a
+    view of `bmm`'s result in one of the two runs only."""
+    if wrapper.dim() == expected.dim() and (is_unbacked(expected) or wrapper.size() == expected.size()):
+        return wrapper
+    if not (wrapper.is_contiguous() and expected.is_contiguous()):
+        raise UnsupportedGraph("outputs share a storage whose whole has another size than in eager")
+    with outputs.recorder:
+        wrapper = wrapper.view(expected.size())
+    return wrapper
 
 
 def _detached_whole(
