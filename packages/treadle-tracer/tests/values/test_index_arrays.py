@@ -79,3 +79,51 @@ def test_positions_out_of_range():
         fast(X, np.array([1, 10]))
     assert str(found.value) == str(expected.value)
     assert torch.equal(fast(X, np.array([-1, 2])), X[[-1, 2]])
+
+
+def windows(x):
+    """Parts of a tensor of any size, as in sliding windows."""
+    sizes = np.array(x.shape)
+    starts = np.maximum(sizes - 3, 0) // 2
+    return x[starts[0] : starts[0] + 2], x[:, starts[1] :]
+
+
+def tiles(x):
+    """Parts at positions that an array of constants holds."""
+    rows, columns = np.meshgrid(np.arange(0, 4, 2), np.arange(0, 3), indexing="ij")
+    return [x[a : a + 2, slice(b, b + 1)] for a, b in zip(rows.ravel(), columns.ravel(), strict=True)]
+
+
+def written_window(x):
+    y = x.clone()
+    stop = np.array(x.shape)[0] - np.int32(1)
+    y[1:stop] = 7
+    return y
+
+
+@pytest.mark.parametrize("program", (windows, tiles, written_window))
+def test_integers_that_bound_slices(program):
+    fast, said = compiled(program, fullgraph=True)
+    for rows, columns in ((10, 5), (10, 6), (12, 7), (15, 9)):
+        x = torch.arange(float(rows * columns)).view(rows, columns)
+        found, expected = fast(x), program(x)
+        for one, other in (
+            zip(found, expected, strict=True) if isinstance(expected, (tuple, list)) else [(found, expected)]
+        ):
+            assert torch.equal(one, other) and one._is_view() == other._is_view() and one.stride() == other.stride()
+    assert len(said.graphs) <= 4
+
+
+@pytest.mark.parametrize("kind", ("float64", "bool"))
+def test_what_bounds_no_slice_is_refused_as_in_eager(kind):
+    def f(x):
+        stop = (np.array(x.shape) > 0 if kind == "bool" else np.array(x.shape) / 2)[0]
+        return x[:stop] + 1
+
+    fast, _ = compiled(f)
+    for x in (X, X[:4]):
+        with pytest.raises(TypeError, match="slice indices must be integers") as expected:
+            f(x)
+        with pytest.raises(TypeError) as found:
+            fast(x)
+        assert str(found.value) == str(expected.value)

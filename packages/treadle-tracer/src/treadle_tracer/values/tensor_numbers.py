@@ -202,11 +202,11 @@ def _is_position(tx: TraceContext, key: Value) -> bool:
 def with_known_scalars(tx: TraceContext, key: Value) -> Value:
     """A key with ints in place of NumPy's integers, and of tensors that bound slices, where they follow from constants; arrays are tensors.
 
-    PyTorch takes all of these for ints and tensors, and reads the tensors' numbers when it makes the call.
+    PyTorch takes all of these for ints and tensors, and reads the numbers that bound slices when it makes the call.
     """
     if isinstance(key, TupleValue) and any(isinstance(part, (ArrayValue, SliceValue)) for part in key.items):
         return TupleValue([with_known_scalars(tx, part) for part in key.items])
-    if isinstance(key, SliceValue) and any(isinstance(part, TensorValue) for part in key.parts):
+    if isinstance(key, SliceValue) and any(isinstance(part, (ArrayValue, TensorValue)) for part in key.parts):
         return make_slice([_known_bound(tx, part) for part in key.parts])
     if not isinstance(key, ArrayValue):
         return key
@@ -226,7 +226,9 @@ def _index_of_array(tx: TraceContext, key: ArrayValue) -> Value:
 
 
 def _known_bound(tx: TraceContext, part: Value) -> Value:
-    """A number in place of an integer tensor that follows from constants, sizes and buffers."""
+    """A number in place of an integer tensor, or of NumPy's integer, that follows from constants, sizes and buffers."""
+    if isinstance(part, ArrayValue) and part.ndim == 0 and part.dtype.kind in "iu":
+        part = part.tensor
     if not isinstance(part, TensorValue) or part.fake.is_floating_point() or part.fake.is_complex():
         return part
     known = number_in(tx, part.known_node)
