@@ -124,3 +124,19 @@ def test_part_of_a_product_of_batches_beside_a_write():
 
     assert compiles_over(masks, (1, 1, 4, 8), (2, 1, 4, 8), (3, 1, 4, 8), (5, 1, 4, 8)) == 2
     assert not treadle.stats().eager_graphs
+
+
+def test_a_program_that_asks_for_strides_of_its_results():
+    """Eager gives these results another layout than PyTorch's fake kernels do. Programs read strides, and decide by them."""
+
+    def told(x):
+        phases = torch.complex(x, x + 1).transpose(1, 2).angle()
+        gates = F.logsigmoid(x.transpose(0, 1))
+        if phases.is_contiguous() and gates.is_contiguous():
+            phases = phases + 1
+        y = x * 2
+        y += 1
+        return phases, gates.as_strided((2, 2), gates.stride()[1:]), y
+
+    assert compiles_over(told, (2, 5, 6), (3, 5, 6), (3, 5, 7), (4, 6, 8)) <= 3
+    assert not treadle.stats().eager_graphs

@@ -299,10 +299,9 @@ class AtenRecorder(TorchDispatchMode):
         node_kwargs = {name: self.to_argument(value) for name, value in kwargs.items()}
         if not has_elements(self.shape_env, func, record, args, kwargs):
             raise UnsupportedGraph(f"{func} has nothing to reduce", self.line())
-        compute = func if record is None or record.fake_kernel is None else record.fake_kernel
 
         def run() -> Any:
-            return run_for_metadata(self.shape_env, compute, args, kwargs)
+            return run_for_metadata(self.shape_env, func, args, kwargs)
 
         result = call_torch(fake_calls(self.mode).call, (func, run, args, kwargs), {}, self.line)
         result = like_first_argument(record, args, kwargs, result)

@@ -6,7 +6,8 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from treadle_shapes.torch import fake_kernels  # noqa: E402
+from treadle_shapes import ShapeEnv  # noqa: E402
+from treadle_shapes.torch import expr_of, fake_kernels, fake_like, fake_mode, fake_shape_env, fake_tensor  # noqa: E402
 from treadle_shapes.torch.fake_kernels import max_unpool2d, roll  # noqa: E402
 
 LAYOUTS = {
@@ -45,3 +46,30 @@ def test_results_in_another_layout_than_the_tensor(name, dtype, layout):
         found = getattr(fake_kernels, name)(mode.from_tensor(x))
     first = [results if isinstance(results, torch.Tensor) else results[0] for results in (found, wanted)]
     assert first[0].stride() == first[1].stride() and first[0].dtype == first[1].dtype
+
+
+REPLACED = {
+    "angle": lambda x: torch.angle(torch.complex(x, x)),
+    "log_sigmoid": torch.nn.functional.logsigmoid,
+    "index_fill": lambda x: x[:, ::2].index_fill(-1, torch.tensor([0]), 1.0),
+    "roll": lambda x: torch.roll(x, 1, 1),
+}
+
+
+@pytest.mark.parametrize("layout", ["channels-last", "permuted"])
+@pytest.mark.parametrize("symbolic", [False, True])
+@pytest.mark.parametrize("name", REPLACED)
+def test_the_mode_answers_in_their_layout(name, symbolic, layout):
+    """Tracers, too, tell a program the strides of a result and whether it is contiguous."""
+    if name == "roll" and symbolic:
+        pytest.skip("left to PyTorch's kernel")
+    x = LAYOUTS[layout]()
+    wanted = REPLACED[name](x)
+    env = ShapeEnv()
+    mode = fake_mode(shape_env=fake_shape_env(env))
+    sizes = [env.create_symbol(n, f"n{i}") for i, n in enumerate(x.shape)] if symbolic else None
+    given = fake_like(mode, x) if sizes is None else fake_tensor(mode, x, sizes)
+    with mode:
+        for _ in range(2):
+            found = REPLACED[name](given)
+            assert [env.hint(expr_of(n)) for n in found.stride()] == list(wanted.stride())

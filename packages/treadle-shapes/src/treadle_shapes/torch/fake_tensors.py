@@ -35,6 +35,7 @@ from treadle_shapes.torch import (
 )
 from treadle_shapes.torch.constants import LightConverter
 from treadle_shapes.torch.made_fakes import made_fake
+from treadle_shapes.torch.operators import operator
 from treadle_shapes.torch.ours import TreadleMode
 from treadle_shapes.torch.static_calls import forget_all, static_calls, why_not_static
 
@@ -66,6 +67,15 @@ def _our_check() -> tuple[Any, ...]:
     return ((kernels.__contains__, run),)
 
 
+@functools.cache
+def _fake_kernel(func: Any) -> Callable[..., Any] | None:
+    """Return the implementation that answers in place of PyTorch's kernel (`Operator.fake_kernel`)."""
+    if not isinstance(func, torch._ops.OpOverload) or func._schema.is_mutable:
+        return None
+    record = operator(func)
+    return None if record is None else record.fake_kernel
+
+
 class _Checks:
     """Iterates Treadle's (predicate, implementation) pairs of fake kernels, then PyTorch's."""
 
@@ -81,6 +91,8 @@ class TreadleFakeMode(FakeTensorMode, TreadleMode):
     cache_hits = 0
     cache_misses = 0
     cache_bypasses: dict[str, int] = defaultdict(int)
+    _replaced: Any = None
+    """The operator whose `fake_kernel` runs: PyTorch's kernel answers where that calls the operator."""
 
     @classmethod
     def cache_clear(cls) -> None:
@@ -93,6 +105,14 @@ class TreadleFakeMode(FakeTensorMode, TreadleMode):
         kwargs = kwargs or {}
         if func is _DEVICE and type(args[0]) is FakeTensor:
             return args[0].device
+        kernel = _fake_kernel(func)
+        if kernel is not None and func is not self._replaced and not self.asks_real_tensors():
+            outer, self._replaced = self._replaced, func
+            try:
+                with self:
+                    return kernel(*args, **kwargs)
+            finally:
+                self._replaced = outer
         if why_not_static(func) is not None or self.asks_real_tensors():
             return super().dispatch(func, types, args, kwargs)
 

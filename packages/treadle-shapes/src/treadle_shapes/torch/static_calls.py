@@ -192,7 +192,7 @@ def why_not_static(target: Any) -> str | None:
         return "others than PyTorch have written its fake kernel"
     record = operator(target)
     if record is not None and record.fake_kernel is not None:
-        return "callers may run a fake kernel of ours in its place"
+        return "a fake kernel of ours runs in its place"
     if target in fake_tensor._DISPATCH_META_HANDLERS or target in fake_tensor._DISPATCH_HANDLE_DIRECTLY:
         return "it asks a tensor about itself"
     if target._schema.is_mutable and not _writes_its_first_argument_only(target):
