@@ -98,3 +98,44 @@ def test_a_lookup_calls_the_methods_of_a_value_of_another_class():
     run, _ = compiled(program)
     for answers[0] in "aca":
         assert torch.equal(run(torch.ones(2)), program(torch.ones(2)))
+
+
+class _Comparing(enum.EnumMeta):
+    """A metaclass with special methods of its own, as kornia's enums have."""
+
+    def __contains__(cls, other):
+        return any(member.name == other for member in cls)
+
+    def __repr__(cls):
+        return " | ".join(member.name for member in cls)
+
+
+class _Folding(enum.EnumMeta):
+    def __getitem__(cls, name):
+        return super().__getitem__(name.upper())
+
+
+class _Mode(enum.Enum, metaclass=_Comparing):
+    NEAREST = 0
+    BILINEAR = 1
+
+
+class _Padding(enum.Enum, metaclass=_Folding):
+    ZEROS = 2
+    BORDER = 3
+
+
+def _named(x, name):
+    try:
+        mode = _Mode[name.upper()]
+    except KeyError as error:
+        return x - 1, error.args
+    return x + mode.value, _Padding["zeros"].value, _Padding["Border"] is _Padding.BORDER
+
+
+def test_members_by_name_of_classes_with_methods_of_their_metaclass():
+    fast, _ = compiled(_named, fullgraph=True)
+    x = torch.ones(3)
+    for name in ("nearest", "Bilinear", "cubic", "nearest"):
+        found, expected = fast(x, name), _named(x, name)
+        assert torch.equal(found[0], expected[0]) and found[1:] == expected[1:]

@@ -455,7 +455,11 @@ class ClassValue(ConcreteValue):
     def get_item(self, tx: TraceContext, key: Value) -> Value:
         meta: type = type(self.obj)
         raw = lookup(tx, meta, "__getitem__")
-        if raw is not MISSING and not isinstance(self.obj, enum.EnumMeta):
+        if (
+            raw is enum.EnumMeta.__getitem__
+        ):  # of the class it asks nothing but its members, whatever else its metaclass defines
+            return tx.fold(functools.partial(_subscript_class, self.obj), [key], {})
+        if raw is not MISSING:
             return tx.bind(self, raw, "__getitem__").call(tx, [key], {})
         own = lookup(tx, self.obj, "__class_getitem__")  # that there is none counts, too
         function = getattr(own, "__func__", own)
