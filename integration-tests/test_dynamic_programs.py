@@ -140,3 +140,11 @@ def test_a_program_that_asks_for_strides_of_its_results():
 
     assert compiles_over(told, (2, 5, 6), (3, 5, 6), (3, 5, 7), (4, 5, 8)) <= 3
     assert not treadle.stats().eager_graphs
+
+
+def test_the_layout_of_rolled_images():
+    def rolled(x):
+        return x.to(memory_format=torch.channels_last).roll((1, -2), (2, 3))
+
+    with treadle.config.patch(leave_unprofitable=False):
+        assert compiles_over(rolled, (2, 4, 6, 8), (3, 4, 6, 8), (3, 4, 7, 8)) <= 3

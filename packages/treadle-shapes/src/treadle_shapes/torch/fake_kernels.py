@@ -16,9 +16,11 @@ aten = torch.ops.aten
 
 def roll(x: torch.Tensor, shifts: Sequence[int], dims: Sequence[int] = ()) -> torch.Tensor:
     """Eager's `roll` is `narrow` and `cat` (aten/src/ATen/native/TensorTransformations.cpp), which keep channels-last. PyTorch's fake
-    kernel always gives a row-major result. Symbolic and empty sizes are left to it."""
-    if len(dims) != len(shifts) or any(not isinstance(n, int) or n == 0 for n in x.shape):
+    kernel always gives a row-major result. Empty sizes are left to it; the memory format of `x` tells the layout for symbolic ones."""
+    if len(dims) != len(shifts) or any(isinstance(n, int) and n == 0 for n in x.shape):
         return aten.roll.default(x, shifts, dims)
+    if not all(isinstance(n, int) for n in x.shape):
+        return aten.roll.default(x, shifts, dims).contiguous(memory_format=suggest_memory_format(x))
     for shift, dim in zip(shifts, dims, strict=True):
         start = (x.shape[dim] - shift) % x.shape[dim]
         x = torch.cat([x.narrow(dim, start, x.shape[dim] - start), x.narrow(dim, 0, start)], dim)
