@@ -33,3 +33,9 @@ def test_the_sign_of_zero_survives() -> None:
     x = torch.tensor([0.0, -0.0, 1.0, -2.0, torch.inf])
     compiled = check(lambda x: (1 / -x, torch.signbit(-(x * 2)), torch.copysign(torch.ones(5), -x)), [x], 0)
     assert compiled is not None and compiled.kernels
+
+
+def test_positions_of_equal_maxima_and_minima() -> None:
+    x = torch.tensor([[0.0, 2.0, 2.0, 1.0, 0.0], [1.0, torch.nan, torch.nan, 0.0, 3.0], [2.0, 1.0, 0.0, 1.0, 2.0]])
+    compiled = check(lambda x: (x.argmax(-1), x.argmin(0), *x.min(-1), x.argmax()), [x], 0)
+    assert compiled is not None and "reduce_argmax" in compiled.source

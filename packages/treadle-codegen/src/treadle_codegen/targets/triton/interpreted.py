@@ -82,6 +82,14 @@ def require_index(is_inside: Any) -> None:
         raise IndexError("index out of range")
 
 
+def atomic_add(pointer: Any, value: Any, mask: Any = None) -> None:
+    """The interpreter (3.7) takes the elements of arrays as they lie in memory, whatever their strides, and so those of broadcast blocks."""
+    dense = [
+        None if x is None else _block(np.ascontiguousarray(_data(x)), x.dtype.scalar) for x in (pointer, value, mask)
+    ]
+    tl.atomic_add(*dense, sem="relaxed")
+
+
 def add_product(sums: Any, a: Any, b: Any, precision: str) -> Any:
     return tl.dot(a.to(tl.float32), b.to(tl.float32), sums, input_precision="ieee")
 
@@ -163,7 +171,7 @@ def is_better_min(a: Any, b: Any) -> Any:
 
 def _argument(x: Any, position: Any, function: Any) -> tuple[Any, Any]:
     """The best value and the smallest position where it stands; NaN is the best of all, as NumPy has it."""
-    values, positions = np.broadcast_arrays(_data(x), _data(position))
+    values, positions = np.broadcast_arrays(_data(x), _data(position).astype(np.int64))
     best = function(values, axis=1, keepdims=True)
     is_best = (values == best) | ((values != values) & (best != best))
     found = np.where(is_best, positions, np.iinfo(np.int64).max).min(axis=1, keepdims=True)

@@ -46,6 +46,11 @@ def require_index(is_inside):
 
 
 @triton.jit
+def atomic_add(pointer, value, mask=None):
+    tl.atomic_add(pointer, value, mask, sem="relaxed")
+
+
+@triton.jit
 def int_sign(x):
     return (x > 0).to(x.dtype) - (x < 0).to(x.dtype)
 

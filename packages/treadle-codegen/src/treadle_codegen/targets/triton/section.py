@@ -549,7 +549,7 @@ class SectionWriter(InstructionWriter):
             everything = frozenset(self.writer.dims)
             if self.writer.value_dims[value] != everything:
                 value = f"tl.broadcast_to({value}, {self.writer.shape(everything)})"
-            self.writer.line(f'tl.atomic_add({pointer}, {value}{extra}, sem="relaxed")')
+            self.writer.line(f"atomic_add({pointer}, {value}{extra})")
         else:
             self.writer.line(f"tl.store({pointer}, {value}{extra})")
 
