@@ -83,11 +83,13 @@ def require_index(is_inside: Any) -> None:
 
 
 def atomic_add(pointer: Any, value: Any, mask: Any = None) -> None:
-    """The interpreter (3.7) takes the elements of arrays as they lie in memory, whatever their strides, and so those of broadcast blocks."""
-    dense = [
-        None if x is None else _block(np.ascontiguousarray(_data(x)), x.dtype.scalar) for x in (pointer, value, mask)
-    ]
-    tl.atomic_add(*dense, sem="relaxed")
+    """The interpreter (3.7) ignores the strides of arrays here, and so reads broadcast blocks wrongly."""
+    blocks = [_dense(pointer), _dense(value), None if mask is None else _dense(mask)]
+    tl.atomic_add(*blocks, sem="relaxed")
+
+
+def _dense(x: Any) -> Any:
+    return _block(np.ascontiguousarray(_data(x)), x.dtype.scalar)
 
 
 def add_product(sums: Any, a: Any, b: Any, precision: str) -> Any:
