@@ -11,7 +11,8 @@ from torch import fx
 
 from treadle_autograd.effects import is_random
 from treadle_autograd.joint import JointTrace, trace_joint
-from treadle_shapes.torch import fake_like, fake_mode
+from treadle_shapes import ShapeEnv
+from treadle_shapes.torch import fake_like, fake_mode, fake_shape_env, fake_tensor
 
 
 def joint_of(function: Callable[..., Any], *inputs: torch.Tensor) -> JointTrace:
@@ -20,9 +21,11 @@ def joint_of(function: Callable[..., Any], *inputs: torch.Tensor) -> JointTrace:
     return joint
 
 
-def with_examples(gm: fx.GraphModule, inputs: Sequence[torch.Tensor]) -> fx.GraphModule:
-    """`gm` with the fake results of its calls in `meta`, as the tracer leaves them."""
-    mode = fake_mode()
+def with_examples(gm: fx.GraphModule, inputs: Sequence[torch.Tensor], *, dynamic: bool = False) -> fx.GraphModule:
+    """`gm` with the fake results of its calls in `meta`, as the tracer leaves them. `dynamic`: the first size of all inputs is a symbol."""
+    env = ShapeEnv()
+    mode = fake_mode(shape_env=fake_shape_env(env) if dynamic else None)
+    size = env.create_symbol(inputs[0].shape[0], "x0.size()[0]") if dynamic else None
 
     class Interpreter(fx.Interpreter):
         def run_node(self, n: fx.Node) -> Any:
@@ -35,7 +38,9 @@ def with_examples(gm: fx.GraphModule, inputs: Sequence[torch.Tensor]) -> fx.Grap
         def get_attr(self, target: Any, args: Any, kwargs: Any) -> Any:
             return fake_like(mode, super().get_attr(target, args, kwargs))
 
-    Interpreter(gm).run(*[fake_like(mode, x) for x in inputs])
+    Interpreter(gm).run(
+        *[fake_tensor(mode, x, [size, *[None] * (x.dim() - 1)]) if dynamic else fake_like(mode, x) for x in inputs]
+    )
     return gm
 
 

@@ -137,6 +137,19 @@ def test_a_hidden_state_with_a_tangent_of_other_strides(shared: list[bool]) -> N
     assert all(shared)
 
 
+def test_a_second_backward_pass_with_a_size_that_the_first_has_asked_for() -> None:
+    """Backward expands the mean's gradient to the number of rows, a symbol; its node is made once, and stands in the first pass's nodes."""
+
+    def layer(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        return torch.tanh(x * w) - (x * w).mean(0)
+
+    inputs = [leaf(6, 4) for _ in range(5)]
+    gm = program(layer, 4, end=lambda x, hidden: (x.sum(), hidden[1].t() @ hidden[2]))
+    joint = trace_joint(with_examples(gm, inputs, dynamic=True), inputs, {})
+    assert joint is not None
+    joint.graph.lint()
+
+
 def test_a_layer_in_place(shared: list[bool]) -> None:
     check(lambda x, w: (x @ w).add_(x).mul_(2).sin().tanh_(), *[leaf(4, 4) for _ in range(5)])
     assert all(shared)

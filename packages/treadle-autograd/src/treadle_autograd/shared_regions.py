@@ -417,12 +417,10 @@ class _Copy:
     def _append(self, nodes: Sequence[fx.Node]) -> None:
         graph, copies = self.recorder.recorded.graph, self._copies
         for node in nodes:
-            value = node.meta["val"]
-            if isinstance(value, py_sym_types):
-                copies[node] = self.recorder.symbolic.node_for(value)
+            if isinstance(node.meta["val"], py_sym_types):
                 continue
-            kwargs = fx.map_arg(node.kwargs, copies.__getitem__) if node.kwargs else {}
-            made = append_call(graph, node.target, fx.map_arg(node.args, copies.__getitem__), kwargs)  # type: ignore[arg-type]
+            kwargs = fx.map_arg(node.kwargs, self._copy_of) if node.kwargs else {}
+            made = append_call(graph, node.target, fx.map_arg(node.args, self._copy_of), kwargs)  # type: ignore[arg-type]
             made.meta.update(node.meta)
             call = made.meta.pop("call", None)
             if call is not None:
@@ -430,6 +428,12 @@ class _Copy:
                     made.meta.pop(key, None)
                 made.meta.update(self._metas[call])
             copies[node] = made
+
+    def _copy_of(self, node: fx.Node) -> Any:
+        """The copy of a node. That of a number may be among the nodes of another backward pass, which need not be copied."""
+        if node not in self._copies and isinstance(node.meta["val"], py_sym_types):
+            self._copies[node] = self.recorder.symbolic.node_for(node.meta["val"])
+        return self._copies[node]
 
     def _value(self, node: fx.Node, place: Place, gradient: Gradient | None = None) -> torch.Tensor:
         """A functional tensor for the copy of `node`, whose memory is apart from the region's other traces."""
