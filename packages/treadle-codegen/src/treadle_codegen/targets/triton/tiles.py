@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from treadle_codegen.ir.loops import Axis, IntLike, scans
+from treadle_codegen.ir.loops import Axis, Instr, IntLike, scans
 from treadle_codegen.ir.ops import POSITIONS
 from treadle_codegen.schedule.access import loop_reads, loop_writes, split_index
 from treadle_codegen.schedule.kernel import Kernel, Section
@@ -22,6 +22,7 @@ _FLAT_BLOCK = 1024
 _SCATTERED_BLOCK = 512  # where neighbouring points are not neighbours in memory: a thread's own are far apart then
 _MANY_ACCESSES = 24  # of a flat kernel; with more, eight elements per thread would not fit its registers
 _SQUARE = (32, 32)
+_RUNNING_REGISTERS = 96  # of a thread for running values of reductions: the rest is for the values of a step
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,8 +77,10 @@ def fits_row(axes: Sequence[Axis]) -> bool:
 
 def tile(kernel: Kernel) -> Tiling:
     """The blocks of a kernel."""
-    if is_flat(kernel):
-        return _flat(kernel)
+    return _flat(kernel) if is_flat(kernel) else _with_short_steps(_rowwise(kernel), kernel)
+
+
+def _rowwise(kernel: Kernel) -> Tiling:
     total = points(kernel.outer)
     lengths = [points(section.axes) for section in kernel.sections]
     if is_across(kernel):
@@ -111,6 +114,36 @@ def candidates(kernel: Kernel) -> list[Tiling]:
     return found
 
 
+def _with_short_steps(tiling: Tiling, kernel: Kernel) -> Tiling:
+    """Steps of which a thread's running values stay in its registers."""
+    threads, steps = 32 * tiling.num_warps, list(tiling.steps)
+    for k, section in enumerate(kernel.sections):
+        if not tiling.whole[k]:
+            most = _RUNNING_REGISTERS * threads // (tiling.rows * max(1, _running_registers(kernel, section)))
+            while steps[k] > max(1, most):
+                steps[k] //= 2
+    return replace(tiling, steps=tuple(steps))
+
+
+def _running_registers(kernel: Kernel, section: Section) -> int:
+    """Registers for what a walk along a row in steps keeps of each place in the block."""
+    total = points((*kernel.outer, *section.axes))
+    per_position = 1 if isinstance(total, int) else 2
+    found = 0
+    for loop in section.members:
+        with_position = {(instr.args, POSITIONS[instr.attr]) for instr in loop.body if _finds_position(instr)}
+        for instr in loop.body:
+            if (
+                instr.op == "reduce" and (instr.args, instr.attr) not in with_position
+            ):  # else it comes with the position
+                found += max(1, loop.body[instr.args[0]].dtype.itemsize // 4) + per_position * _finds_position(instr)
+    return found
+
+
+def _finds_position(instr: Instr) -> bool:
+    return instr.op == "reduce" and instr.attr in POSITIONS
+
+
 def _passes_rows(kernel: Kernel) -> bool:
     """Whether a section reads, in registers, a row that an earlier section wrote."""
     written: set[str] = set()
@@ -139,7 +172,7 @@ def _taken_together(kernel: Kernel) -> int:
     """How many neighbouring elements each lane of a columnwise block stands for: two where some have less than 4 bytes, which are as many
     bytes next to each other and as many in all; one where a position is kept for each, as registers would run out."""
     body = [instr for loop in kernel.loops for instr in loop.body]
-    if any(instr.op == "reduce" and instr.attr in POSITIONS for instr in body):
+    if any(_finds_position(instr) for instr in body):
         return 1
     return 1 + any(instr.op in ("load", "masked_load") and instr.dtype.itemsize < 4 for instr in body)
 
