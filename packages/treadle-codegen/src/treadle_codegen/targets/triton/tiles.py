@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+import torch
+
 from treadle_codegen.ir.loops import Axis, Instr, IntLike, scans
 from treadle_codegen.ir.ops import POSITIONS
 from treadle_codegen.schedule.access import loop_reads, loop_writes, split_index
@@ -22,7 +24,10 @@ _FLAT_BLOCK = 1024
 _SCATTERED_BLOCK = 512  # where neighbouring points are not neighbours in memory: a thread's own are far apart then
 _MANY_ACCESSES = 24  # of a flat kernel; with more, eight elements per thread would not fit its registers
 _SQUARE = (32, 32)
-_RUNNING_REGISTERS = 96  # of a thread for running values of reductions: the rest is for the values of a step
+_RUNNING_REGISTERS = (
+    96  # of a thread for running values of reductions and for scans: the rest is for the other values of a step
+)
+_MOVES = frozenset(("load", "masked_load", "indirect_load", "store", "cast", "const", "scalar", "reduce", "scan"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,29 +120,40 @@ def candidates(kernel: Kernel) -> list[Tiling]:
 
 
 def _with_short_steps(tiling: Tiling, kernel: Kernel) -> Tiling:
-    """Steps of which a thread's running values stay in its registers."""
-    threads, steps = 32 * tiling.num_warps, list(tiling.steps)
+    """Steps of which a thread's values stay in its registers. Rows with scans that do not are walked, unless sections share them."""
+    threads, steps, whole = 32 * min(tiling.num_warps, 8), list(tiling.steps), list(tiling.whole)
+    has_rows = any(local.is_row for local in kernel.locals.values())
     for k, section in enumerate(kernel.sections):
-        if not tiling.whole[k]:
-            most = _RUNNING_REGISTERS * threads // (tiling.rows * max(1, _running_registers(kernel, section)))
-            while steps[k] > max(1, most):
-                steps[k] //= 2
-    return replace(tiling, steps=tuple(steps))
+        if whole[k] and (has_rows or not _scans(section)):
+            continue
+        most = max(1, _RUNNING_REGISTERS * threads // (tiling.rows * max(1, _step_registers(kernel, section))))
+        while steps[k] > most:
+            steps[k], whole[k] = steps[k] // 2, False
+    return replace(tiling, steps=tuple(steps), whole=tuple(whole))
 
 
-def _running_registers(kernel: Kernel, section: Section) -> int:
-    """Registers for what a walk along a row in steps keeps of each place in the block."""
-    total = points((*kernel.outer, *section.axes))
-    per_position = 1 if isinstance(total, int) else 2
-    found = 0
+def _step_registers(kernel: Kernel, section: Section) -> int:
+    """Registers for each place in a step's block: what reductions carry from step to step, and what scans need at once."""
+    per_index = 1 if isinstance(points((*kernel.outer, *section.axes)), int) else 2
+    found = per_index if _scans(section) else 0  # results of scans wait for each other, and so do their addresses
+    computes_doubles = False
     for loop in section.members:
         with_position = {(instr.args, POSITIONS[instr.attr]) for instr in loop.body if _finds_position(instr)}
         for instr in loop.body:
+            words = max(1, instr.dtype.itemsize // 4)
             if (
                 instr.op == "reduce" and (instr.args, instr.attr) not in with_position
             ):  # else it comes with the position
-                found += max(1, loop.body[instr.args[0]].dtype.itemsize // 4) + per_position * _finds_position(instr)
-    return found
+                words = max(1, loop.body[instr.args[0]].dtype.itemsize // 4)
+                found += words + per_index * _finds_position(instr)
+            elif instr.op == "scan":
+                found += 2 * words
+            computes_doubles |= instr.dtype is torch.float64 and instr.op not in _MOVES
+    return found + 2 * computes_doubles
+
+
+def _scans(section: Section) -> bool:
+    return any(scans(loop) for loop in section.members)
 
 
 def _finds_position(instr: Instr) -> bool:
@@ -170,9 +186,9 @@ def _warps(elements: int, per_warp: int) -> int:
 
 def _taken_together(kernel: Kernel) -> int:
     """How many neighbouring elements each lane of a columnwise block stands for: two where some have less than 4 bytes, which are as many
-    bytes next to each other and as many in all; one where a position is kept for each, as registers would run out."""
+    bytes next to each other and as many in all; one where a position or a scan's total is kept for each, as registers would run out."""
     body = [instr for loop in kernel.loops for instr in loop.body]
-    if any(_finds_position(instr) for instr in body):
+    if any(_finds_position(instr) or instr.op == "scan" for instr in body):
         return 1
     return 1 + any(instr.op in ("load", "masked_load") and instr.dtype.itemsize < 4 for instr in body)
 
