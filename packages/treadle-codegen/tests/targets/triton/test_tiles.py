@@ -17,6 +17,8 @@ pytest.importorskip("triton")
 
 from treadle_codegen.targets.triton.offline import Architecture, compile_kernels
 from treadle_codegen.targets.triton.renderer import TritonRenderer
+from treadle_codegen.targets.triton.target import COSTS
+from treadle_codegen.targets.triton.tiles import why_not_registers
 from treadle_codegen.targets.triton.unit import parse_unit
 
 EXTREMES = """
@@ -57,18 +59,22 @@ loop sums [i0:s1, i1:s0] reduce [] origins
 ROWS_OF_DOUBLES = """
 program inputs x outputs view(a, [1200, 5000], [5000, 1], 0)
 input x : float64 [1200, 5000] strides [5000, 1] offset 0
+temp b : float64 [1200, 5000] strides [5000, 1] offset 0
 output a : float64 [1200, 5000] strides [5000, 1] offset 0
 loop sums [i0:1200, i1:5000] reduce [] origins
   %0 = load x[5000*i0 + i1] : float64
   %1 = scan sum %0 : float64
-  %2 = cos %1 : float64
-  %3 = store a[5000*i0 + i1] %2 : float64
+  %2 = store b[5000*i0 + i1] %1 : float64
+loop cosines [i0:1200, i1:5000] reduce [] origins
+  %0 = load b[5000*i0 + i1] : float64
+  %1 = cos %0 : float64
+  %2 = store a[5000*i0 + i1] %1 : float64
 """
 
 
 def spilled_bytes(text: str, directory: Path) -> int:
     program = parse_program(text)
-    (node,) = fuse(program)
+    (node,) = fuse(program, parallel=True, costs=COSTS, why_not_local_row=why_not_registers)
     assert isinstance(node.item, Kernel)
     renderer = TritonRenderer(CodegenOptions(), lambda *args, **kwargs: ({}, False))
     kernel = renderer.render_kernel(node.item, program)

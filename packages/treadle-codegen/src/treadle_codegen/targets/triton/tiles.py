@@ -122,9 +122,9 @@ def candidates(kernel: Kernel) -> list[Tiling]:
 def _with_short_steps(tiling: Tiling, kernel: Kernel) -> Tiling:
     """Steps of which a thread's values stay in its registers. Rows with scans that do not are walked, unless sections share them."""
     threads, steps, whole = 32 * min(tiling.num_warps, 8), list(tiling.steps), list(tiling.whole)
-    has_rows = any(local.is_row for local in kernel.locals.values())
+    passes_rows = _passes_rows(kernel)
     for k, section in enumerate(kernel.sections):
-        if whole[k] and (has_rows or not _scans(section)):
+        if whole[k] and (passes_rows or not _scans(section)):
             continue
         most = max(1, _RUNNING_REGISTERS * threads // (tiling.rows * max(1, _step_registers(kernel, section))))
         while steps[k] > most:
@@ -135,21 +135,22 @@ def _with_short_steps(tiling: Tiling, kernel: Kernel) -> Tiling:
 def _step_registers(kernel: Kernel, section: Section) -> int:
     """Registers for each place in a step's block: what reductions carry from step to step, and what scans need at once."""
     per_index = 1 if isinstance(points((*kernel.outer, *section.axes)), int) else 2
-    found = per_index if _scans(section) else 0  # results of scans wait for each other, and so do their addresses
-    computes_doubles = False
+    found = int(_scans(section))  # results of scans wait for each other, and with them all of their addresses
+    widest, computes_doubles = 1, False
     for loop in section.members:
         with_position = {(instr.args, POSITIONS[instr.attr]) for instr in loop.body if _finds_position(instr)}
         for instr in loop.body:
-            words = max(1, instr.dtype.itemsize // 4)
-            if (
-                instr.op == "reduce" and (instr.args, instr.attr) not in with_position
-            ):  # else it comes with the position
-                words = max(1, loop.body[instr.args[0]].dtype.itemsize // 4)
+            dtype = loop.body[instr.args[0]].dtype if instr.op == "reduce" else instr.dtype
+            words = max(1, dtype.itemsize // 4)
+            # A value comes with its position.
+            if instr.op == "reduce" and (instr.args, instr.attr) not in with_position:
                 found += words + per_index * _finds_position(instr)
             elif instr.op == "scan":
                 found += 2 * words
+            widest = max(widest, words)
             computes_doubles |= instr.dtype is torch.float64 and instr.op not in _MOVES
-    return found + 2 * computes_doubles
+    in_flight = (per_index - 1) * widest  # addresses of 64 bits, with what is loaded from there
+    return found + 2 * computes_doubles + in_flight
 
 
 def _scans(section: Section) -> bool:
