@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+import torch.nn.functional as F  # noqa: N812
 
 import treadle
 
@@ -61,3 +62,37 @@ def test_any_and_all_over_no_dimensions_are_the_truth_of_each_element(dtype, dyn
             x = torch.arange(2 * size).view(2, size).remainder(3).to(dtype)
             for got, want in zip(compiled(x), function(x), strict=True):
                 torch.testing.assert_close(got, want)
+
+
+@pytest.mark.parametrize("reduce", [F.mse_loss, F.l1_loss, F.smooth_l1_loss, F.huber_loss, lambda x, y: (x - y).mean()])
+def test_gradients_of_means_over_nothing(reduce):
+    def function(x, y):
+        loss = reduce(x, y)
+        loss.backward()
+        return loss
+
+    with treadle.config.patch(leave_unprofitable=False, raise_internal_errors=True):
+        compiled = treadle.compile(function, dynamic=True)
+        for size in (3, 0, 5, 0):
+            x, y = torch.randn(size, 4, requires_grad=True), torch.randn(size, 4)
+            other = x.detach().clone().requires_grad_()
+            torch.testing.assert_close(compiled(other, y), function(x, y), equal_nan=True)
+            torch.testing.assert_close(other.grad, x.grad)
+
+
+def test_divisions_by_a_size_that_the_program_has_found_to_be_zero():
+    def function(x):
+        y = x.sum()
+        if x.numel() == 0:
+            y = y + 1
+        try:
+            factor = 2.0 / x.numel()
+        except ZeroDivisionError:
+            factor = 7.0
+        return y * factor + x.numel() / 2.0
+
+    with treadle.config.patch(leave_unprofitable=False, raise_internal_errors=True):
+        compiled = treadle.compile(function, dynamic=True)
+        for size in (3, 0, 5, 0):
+            x = torch.randn(size, 4)
+            torch.testing.assert_close(compiled(x), function(x))

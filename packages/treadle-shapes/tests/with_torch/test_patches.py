@@ -40,6 +40,7 @@ SIGNATURES = {
         "input hidden params has_biases num_layers dropout train bidirectional batch_first layer_fn".split()
     ),
     "rounding of pooled extents": ["x", "y"],
+    "quotients of decided sizes and floats": ["self", "other"],
     "batches of gradients": "func in_dims out_dims allow_none_pass_through".split(),
 }
 

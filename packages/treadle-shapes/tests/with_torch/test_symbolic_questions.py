@@ -52,3 +52,12 @@ def test_extents_of_pooling_are_rounded_down():
     for a in range(-7, 8):
         for b in (1, 2, 3, -2):
             assert torch._meta_registrations.div_rtn(a, b) == a // b
+
+
+@pytest.mark.parametrize(("size", "found"), [(0, float("inf")), (12, 0.5)])
+def test_a_decided_size_is_divided_by_floats(size, found):
+    env = ShapeEnv()
+    shape_env = fake_shape_env(env)
+    count = torch.SymInt(shape_env.int_node(size))
+    assert count / 2.0 == size / 2 and 6.0 / count == found
+    assert not env.guards

@@ -97,6 +97,12 @@ def _round_down_without_question() -> None:
     meta.div_rtn = symbolic_questions.round_down(meta.div_rtn)
 
 
+def _divide_constants() -> None:
+    number: Any = torch.SymInt
+    number.__truediv__ = symbolic_questions.divide_constants(number.__truediv__, is_divisor=False)
+    number.__rtruediv__ = symbolic_questions.divide_constants(number.__rtruediv__, is_divisor=True)
+
+
 def _ask_nothing_of_powers() -> None:
     from torch._decomp import decomposition_table
 
@@ -157,6 +163,13 @@ PATCHES = (
         releases="2.11 and 2.12",
         install=_round_down_without_question,
         is_needed=_BEFORE_2_13,
+    ),
+    Patch(
+        name="quotients of decided sizes and floats",
+        changes="torch.SymInt.__rtruediv__",
+        why="A size that is decided is a constant, whose quotient with a float is looked for among the methods of a plain float.",
+        releases="2.11 to 2.13",
+        install=_divide_constants,
     ),
     Patch(
         name="powers with symbolic numbers",

@@ -5,12 +5,14 @@ For plain numbers and numbers of other shape engines they return what PyTorch's 
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from contextlib import nullcontext
 from typing import Any
 
 from torch._subclasses._fake_tensor_utils import _DeconstructedSymNode
 
+from treadle_shapes.floats import quotient_of_c
 from treadle_shapes.sym_node import SymNode, strides_ascend
 from treadle_shapes.torch.ours import env_of, raw_expr
 
@@ -58,6 +60,24 @@ def round_down(original: Callable[..., Any]) -> Callable[..., Any]:
         return original(x, y) if env_of(x) is None and env_of(y) is None else x // y
 
     return div_rtn
+
+
+def divide_constants(original: Callable[[Any, Any], Any], is_divisor: bool) -> Callable[[Any, Any], Any]:
+    """Replace `SymInt.__truediv__` or `__rtruediv__`, which look for the quotient with a float among the methods of a SymFloat.
+
+    A size of Treadle that has been decided is a constant, which `torch.sym_float` turns into a plain float. Who still divides a SymInt then
+    is a decomposition, in the place of C++ code.
+    """
+
+    @functools.wraps(original)
+    def divide(self: Any, other: Any) -> Any:
+        node = self.node
+        if not (isinstance(other, float) and isinstance(node, SymNode) and node.is_constant()):
+            return original(self, other)
+        known = float(node.value)
+        return quotient_of_c(other, known) if is_divisor else quotient_of_c(known, other)
+
+    return divide
 
 
 def general_power(original: Callable[..., Any]) -> Callable[..., Any]:

@@ -50,7 +50,7 @@ def symbolic_op(tx: TraceContext, function: Callable[..., Any], args: list[Value
         return operate(tx, function, args)
     if any(map(floats.is_float, args)):
         return floats.operate(tx, function, args)
-    plain = [arg.sym if isinstance(arg, SymbolicValue) else arg.constant() for arg in args]
+    plain = [_number(arg) for arg in args]
     if not all(is_one_of(type(number), _OPERANDS) for number in plain):  # its operators may be code of the program
         return _of_fixed_numbers(tx, function, args)
     if function in _SHIFTS and isinstance(args[1], SymbolicValue) and tx.compare("<", args[1], Constant(0)).truth(tx):
@@ -72,6 +72,14 @@ def symbolic_op(tx: TraceContext, function: Callable[..., Any], args: list[Value
 
 
 _SHIFTS = (operator.lshift, operator.rshift)
+
+
+def _number(arg: Value) -> Any:
+    """What the operator is called with: a size that the trace has decided is a number of Python, whose quotients raise as Python's do."""
+    if not isinstance(arg, SymbolicValue):
+        return arg.constant()
+    known = arg.sym.node.maybe_as_int() if isinstance(arg.sym, torch.SymInt) else None
+    return arg.sym if known is None else known
 
 
 def _of_fixed_numbers(tx: TraceContext, function: Callable[..., Any], args: list[Value]) -> Value:
