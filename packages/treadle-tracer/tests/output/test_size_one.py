@@ -9,9 +9,9 @@ from compile_runs import compiled
 from treadle_tracer.output.size_one import why_graph_differs
 
 
-def graph_of(function, make):
+def graph_of(function, make, **options):
     """The symbolic graph of a function whose first size varies, and the symbol of that size."""
-    fast, recorder = compiled(function)
+    fast, recorder = compiled(function, **options)
     for n in (3, 4):
         fast(make(n))
     gm = recorder.graphs[-1]
@@ -33,6 +33,8 @@ SAME = {
 DIFFERENT = {
     "squeeze": (lambda x: x.squeeze(0) * 2, "squeeze"),
     "division by zero": (lambda x: x.sum() * (1.0 / (x.shape[0] - 1)), "truediv"),
+    "squeeze beside an item": (lambda x: x.squeeze(0) * x.sum().item(), "squeeze"),
+    "squeeze of selected rows": (lambda x: x[x[:, 0] > 0].unsqueeze(1) * x.squeeze(0), "squeeze"),
     "expand": (lambda x: x[:, 0].unsqueeze(1).expand(x.shape[0], 2) + x.squeeze(), "squeeze"),
 }
 
@@ -40,6 +42,27 @@ DIFFERENT = {
 @pytest.mark.parametrize("name", SAME)
 def test_the_same_at_1(name):
     gm, symbol = graph_of(SAME[name], ones)
+    assert why_graph_differs(gm, [ones(1)], {symbol: 1}) is None
+
+
+FOUND = {
+    "a float": lambda x: x * x.sum().item(),
+    "an integer": lambda x: x.new_ones(int(x.sum().long().item())),
+    "a condition": lambda x: _with_positive(x) * 2,
+    "selected rows": lambda x: x[x[:, 0] > 0].repeat(x.shape[0] + 1, 2),
+    "positions": lambda x: torch.nonzero(x) + 1,
+}
+
+
+def _with_positive(x):
+    if not (x > 0).all():
+        raise ValueError(f"not positive: {x}")
+    return x
+
+
+@pytest.mark.parametrize("name", FOUND)
+def test_numbers_that_only_the_data_can_tell_are_the_same_at_1(name):
+    gm, symbol = graph_of(FOUND[name], ones, capture_scalars=True)
     assert why_graph_differs(gm, [ones(1)], {symbol: 1}) is None
 
 

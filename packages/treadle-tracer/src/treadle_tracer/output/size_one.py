@@ -5,7 +5,7 @@ guard for it. At 1 eager may squeeze, return a view instead of a copy, or give o
 of the sizes of the call. The check passes when
 
 - every call gives the shapes and dtypes that the symbolic trace says for these sizes,
-- every output has the strides and the offset that the trace says,
+- every output has the strides and the offset that the trace says (numbers that only the data can tell are symbols in both),
 - inputs, outputs and tensors that are written to share memory with the same ones as in the trace.
 
 A check costs one run on fake tensors for each combination of sizes of 1, and no compile.
@@ -21,14 +21,15 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import fx
-from torch._subclasses.fake_tensor import FakeTensor
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
 from treadle_shapes.torch import fake_mode
 
 from ..by_identity import is_one_of
 from ..values.call_effects import storages, written_arguments
 from ..values.custom_gradient import CustomGradient
-from .call_changes import follow, is_same_number
+from .call_changes import follow
+from .replayed_numbers import ReplayedNumbers, depends_on_data
 from .torch_switches import restoring_switches
 
 if TYPE_CHECKING:
@@ -96,8 +97,8 @@ class _Replay(fx.Interpreter):
     def __init__(self, gm: fx.GraphModule, numbers: Numbers):
         super().__init__(gm, garbage_collect_values=False)
         self.extra_traceback = False
-        self.numbers = numbers
-        self.mode = fake_mode()
+        self.numbers = ReplayedNumbers(numbers)
+        self.mode = _mode_with_symbols() if depends_on_data(gm, numbers) else fake_mode()
         self.at = ""
         self._expected_groups: dict[int, int] = {}
         self._groups: dict[int, int] = {}
@@ -122,7 +123,7 @@ class _Replay(fx.Interpreter):
         from treadle_shapes import evaluate
 
         condition, other = node.meta["joined"]
-        return found if evaluate(condition, self.numbers) else self.env[other]
+        return found if evaluate(condition, self.numbers.known) else self.env[other]
 
     def placeholder(self, target: Any, args: Any, kwargs: Any) -> Any:
         return self._fake(super().placeholder(target, args, kwargs))
@@ -157,18 +158,17 @@ class _Replay(fx.Interpreter):
                 why_not = self._why_tensors_differ(want, have)
                 if why_not is not None:
                     return why_not
-            elif isinstance(want, (int, float, torch.SymInt, torch.SymFloat)):
-                number = self._number(want)
-                if not is_same_number(number, have):
-                    return f"gives {have} instead of {number}"
+            elif isinstance(want, (int, float, torch.SymInt, torch.SymFloat)) and not self.numbers.agree(want, have):
+                return f"gives {have} instead of {self._text(want)}"
+            elif isinstance(want, torch.SymBool):
+                self.numbers.agree(want, have)
         return None
 
     def _why_tensors_differ(self, want: torch.Tensor, have: torch.Tensor) -> str | None:
         if want.dtype != have.dtype or want.requires_grad != have.requires_grad:
             return "another dtype"
-        sizes = tuple(map(self._number, want.shape))
-        if sizes != tuple(have.shape):
-            return f"sizes {tuple(have.shape)} instead of {sizes}"
+        if not self.numbers.all_agree(want.shape, have.shape):
+            return f"sizes {tuple(have.shape)} instead of {self._texts(want.shape)}"
         return None
 
     def _why_written_differ(self) -> str | None:
@@ -194,21 +194,31 @@ class _Replay(fx.Interpreter):
             for want, have in _pairs(output.meta.get("example_value"), self.env[output]):
                 if not isinstance(want, torch.Tensor):
                     continue
-                strides = tuple(map(self._number, want.stride()))
-                if strides != have.stride() or self._number(want.storage_offset()) != have.storage_offset():
-                    return f"{output.name}: strides {have.stride()} instead of {strides}"
+                layouts = [(*tensor.stride(), tensor.storage_offset()) for tensor in (want, have)]
+                if not self.numbers.all_agree(*layouts):
+                    return f"{output.name}: strides {have.stride()} instead of {self._texts(want.stride())}"
                 if self._why_aliases_differ(want, have) is not None:
                     return f"{output.name}: another alias"
         return None
 
-    def _number(self, value: Any) -> Any:
-        if isinstance(value, (int, float)):
-            return value
-        from treadle_shapes import evaluate
-        from treadle_shapes.torch import expr_of
+    def _texts(self, values: Sequence[Any]) -> str:
+        return f"({', '.join(map(self._text, values))})"
 
-        expr = expr_of(value)
-        return expr if isinstance(expr, (int, float)) else evaluate(expr, self.numbers)  # type: ignore[arg-type]
+    def _text(self, value: Any) -> str:
+        try:
+            return f"{self.numbers.in_run(value)}"
+        except LookupError:
+            return f"{value}"
+
+
+def _mode_with_symbols() -> FakeTensorMode:
+    """A mode whose tensors have numbers and sizes that only the data can tell."""
+    from treadle_shapes import ShapeEnv
+    from treadle_shapes.torch import fake_shape_env
+
+    return fake_mode(
+        shape_env=fake_shape_env(ShapeEnv(), allow_scalar_outputs=True, allow_dynamic_output_shape_ops=True)
+    )
 
 
 def _group(tensor: torch.Tensor, seen: dict[int, int]) -> int:
