@@ -144,3 +144,28 @@ def test_arguments_by_name_and_large_integers_beside_floats():
     for length in (10, 11, 12, 2**22, 2**24, 2**24 + 2):  # 2**24 + 1 is no float32
         x = torch.zeros(1).expand(length)
         assert [y.shape for y in run(x)] == [y.shape for y in module(x)], length
+
+
+COUNTS = {
+    "clamped": lambda n: torch.clamp(torch.as_tensor([n], dtype=torch.float) / 1, min=1).item(),
+    "between": lambda n: torch.tensor(n).clamp(4, 7).item(),
+    "at most": lambda n: torch.tensor([n * 2]).clamp_max(9).double().item(),
+    "a negative": lambda n: (-torch.tensor([n], dtype=torch.float32)).item(),
+    "a quotient that is no integer": lambda n: (torch.tensor([n]) / 2).item(),
+    "clamped in between": lambda n: (torch.tensor(float(n)) + 0.5).clamp(min=2.5).item(),
+}
+
+
+@pytest.mark.parametrize("name", COUNTS)
+def test_items_of_tensors_of_sizes(name):
+    def function(xs):
+        return (sum(x.sum() for x in xs) + 100) / COUNTS[name](sum(len(x) for x in xs))
+
+    run, recorder = compiled(function)
+    for sizes in ((3, 2), (4, 5), (2, 2), (6, 3), (5, 6), (1, 2), (0, 0), (4, 1)):
+        xs = [torch.randn(n, 3) for n in sizes]
+        got, want = run(xs), function(xs)
+        torch.testing.assert_close(torch.as_tensor(got), torch.as_tensor(want), equal_nan=True)
+    assert not recorder.breaks
+    if name in ("clamped", "between", "at most"):
+        assert len(recorder.graphs) <= 3  # the sizes of the first call, others, and those of 0

@@ -1,8 +1,11 @@
-"""Tensors without dimensions whose number follows from dynamic sizes and from buffers of modules: symbolic, as the sizes themselves.
+"""Tensors of one element whose number follows from dynamic sizes and from buffers of modules: symbolic, as the sizes themselves.
 
     frames = torch.ceil((x.shape[-1] - self.kernel_size) / self.stride)     # kernel_size, stride: buffers
     extra = frames.to(torch.int64) * self.stride + self.kernel_size - x.shape[-1]
     x = F.pad(x, (0, extra))
+
+    count = torch.as_tensor([sum(len(boxes) for boxes in targets)], dtype=torch.float)
+    count = torch.clamp(count / processes, min=1).item()
 
 Buffers of one integer on the CPU are constants, which are guarded: they seldom change. Floats are followed as quotients of integers, as
 long as their rounding leaves them on the side of every integer on which the quotient is: `ceil`, `floor` and casts to integers are exact
@@ -20,6 +23,8 @@ from torch import fx
 from treadle_tracer.values.base import Constant
 from treadle_tracer.values.call_effects import name_of, storages
 from treadle_tracer.values.outside_decisions import decided_index
+from treadle_tracer.values.symbolic_arithmetic import convert, operator_in_graph
+from treadle_tracer.values.tensor import SymbolicValue
 from treadle_tracer.values.unbacked import is_unbacked
 from treadle_tracer.values.value import Value
 
@@ -56,6 +61,27 @@ def number_of_sizes(tx: TraceContext, value: Any) -> Value | None:
     node, fake = value.known_node, value.fake
     if node is None or fake.dim() or fake.dtype not in (torch.bool, *_INTEGERS) or not tx.runs_in_order:
         return None
+    result = _followed(tx, node)
+    return None if isinstance(result, Quotient) else result
+
+
+def item_of_sizes(tx: TraceContext, value: Any) -> Value | None:
+    """`value.item()` of a TensorValue of one element that is exactly an integer, which follows from dynamic sizes; None for any other."""
+    node, dtype = value.known_node, value.fake.dtype
+    if node is None or not _has_one_element(value.fake) or not tx.runs_in_order:
+        return None
+    if dtype not in (*_SIGNIFICANDS, *_INTEGERS):
+        return None
+    integer = _integer(_followed(tx, node))
+    if integer is None or dtype in _INTEGERS:
+        return integer
+    if tx.compare("==", integer, Constant(0)).truth(tx):
+        return None  # it may be -0.0
+    return convert(tx, integer, float) if isinstance(integer, SymbolicValue) else tx.fold(float, [integer], {})
+
+
+def _followed(tx: TraceContext, node: fx.Node) -> Number | None:
+    """The number of a tensor, where it follows from dynamic sizes."""
     calls = _calls_behind(node)
     if calls is None or not any(isinstance(call.meta["example_value"], torch.SymInt) for call in calls):
         return None  # what follows from constants and buffers alone is decided by what comes of it
@@ -67,8 +93,11 @@ def number_of_sizes(tx: TraceContext, value: Any) -> Value | None:
         if number is None:
             return None
         found[call] = number
-    result = found[node]
-    return None if isinstance(result, Quotient) else result
+    return found[node]
+
+
+def _has_one_element(fake: torch.Tensor) -> bool:
+    return all(type(size) is int and size == 1 for size in fake.shape)
 
 
 def _calls_behind(result: fx.Node) -> list[fx.Node] | None:
@@ -91,10 +120,10 @@ def _is_followed(node: fx.Node) -> bool:
     value = node.meta.get("example_value")
     if isinstance(value, torch.SymInt):
         return True
-    if not isinstance(value, torch.Tensor) or value.dim() or value.device.type != "cpu":
+    if not isinstance(value, torch.Tensor) or not _has_one_element(value) or value.device.type != "cpu":
         return False
     if node.op == "get_attr":
-        return value.dtype in _INTEGERS
+        return not value.dim() and value.dtype in _INTEGERS
     return node.op in ("call_function", "call_method") and name_of(node.target) in _RULES
 
 
@@ -111,7 +140,8 @@ def _number(tx: TraceContext, node: fx.Node, found: dict[fx.Node, Number]) -> Nu
         index = decided_index(tx, node)
         return None if index is None else Constant(index)
     args = [_operand(arg, found) for arg in node.args]
-    result = _RULES[name_of(node.target)](tx, args, dict(node.kwargs), value.dtype)
+    kwargs = {name: _operand(arg, found) for name, arg in node.kwargs.items()}
+    result = _RULES[name_of(node.target)](tx, args, kwargs, value.dtype)
     return None if result is None else _within_limits(tx, result, value.dtype)
 
 
@@ -119,6 +149,8 @@ def _operand(arg: Any, found: dict[fx.Node, Number]) -> Any:
     """A number as a Value or Quotient; anything else as it is."""
     if isinstance(arg, fx.Node):
         return found.get(arg)
+    if isinstance(arg, (list, tuple)) and any(isinstance(part, fx.Node) for part in arg):
+        return [_operand(part, found) for part in arg]
     if isinstance(arg, float) and arg.is_integer():
         arg = int(arg)
     return Constant(arg) if isinstance(arg, int) and not isinstance(arg, bool) else arg
@@ -272,7 +304,41 @@ def _comparison(text: str) -> _Rule:
     return rule
 
 
+def _full(tx: TraceContext, args: list[Any], kwargs: dict[str, Any], dtype: torch.dtype) -> Number | None:
+    """`torch.full((), n)`, which `torch.tensor(n)` is in the graph."""
+    integer = _integer(args[1]) if len(args) == 2 and kwargs.keys() <= {"dtype", "device"} else None
+    return None if integer is None or dtype is torch.bool else _typed(integer, dtype)
+
+
+def _stack(tx: TraceContext, args: list[Any], kwargs: dict[str, Any], dtype: torch.dtype) -> Number | None:
+    return args[0][0] if not kwargs and len(args) == 1 and isinstance(args[0], list) and len(args[0]) == 1 else None
+
+
+def _clamp(*names: str) -> _Rule:
+    def rule(tx: TraceContext, args: list[Any], kwargs: dict[str, Any], dtype: torch.dtype) -> Number | None:
+        limits = {**dict(zip(names, args[1:], strict=False)), **kwargs}
+        if not limits or not limits.keys() <= {"min", "max"}:
+            return None
+        integer = _integer(args[0])
+        for name, function in (("min", torch.sym_max), ("max", torch.sym_min)):
+            limit = limits.get(name)
+            if integer is None or limit is None:
+                continue
+            constant = _constant(limit)
+            if constant is None:
+                return None
+            integer = operator_in_graph(tx, function, [integer, Constant(constant)])
+        return None if integer is None else _typed(integer, dtype)
+
+    return rule
+
+
 _RULES: dict[str, _Rule] = {
+    "full": _full,
+    "stack": _stack,
+    "clamp": _clamp("min", "max"),
+    "clamp_min": _clamp("min"),
+    "clamp_max": _clamp("max"),
     **dict.fromkeys(("add", "__add__"), _sum("+")),
     **dict.fromkeys(("sub", "__sub__"), _sum("-")),
     **dict.fromkeys(("mul", "__mul__"), _product),

@@ -18,6 +18,7 @@ from treadle_tracer.values.number_arguments import known_index
 from treadle_tracer.values.outside_decisions import number_of
 from treadle_tracer.values.sequences import ListValue, Sequence, SliceValue, TupleValue, make_slice
 from treadle_tracer.values.symbolic_arithmetic import convert, operator_in_graph
+from treadle_tracer.values.symbolic_elements import item_of_sizes
 from treadle_tracer.values.tensor import INDEX_TYPES, SymbolicValue, TensorValue, rows_of, shape_of, symbol_at
 from treadle_tracer.values.unbacked import check, is_unbacked, result_name, symbols_of
 from treadle_tracer.values.value import Raised, Value
@@ -44,6 +45,9 @@ def truth_value(tx: TraceContext, value: Value) -> Value | None:
 
 def item(tx: TraceContext, owner: TensorValue) -> Value:
     """`owner.item()`: a constant or symbol from which the program has made the tensor, else a symbol of the graph."""
+    exact = item_of_sizes(tx, owner)
+    if exact is not None:
+        return exact
     known = number_in(tx, owner.known_node)
     if known is not None:
         return value_of_number(tx, known)
