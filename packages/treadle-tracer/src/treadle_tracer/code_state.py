@@ -24,6 +24,7 @@ from .output.call_changes import (
     follow,
     parts_of_other_tensors,
 )
+from .output.like_items import with_like_items
 from .output.recompile_reasons import differs_in_kind
 from .output.varying_items import differing_items, keep_differing
 from .source import LocalSource, Source
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
 
     from .marks import Mark
     from .output.dropped_entries import DroppedEntry
+    from .output.inherited_changes import Inherited
 
 
 _MOST_WAITS = 4  # so many calls in a row wait for another call like them; behind them, traces become rare
@@ -61,6 +63,7 @@ class CodeState:
     failures          calls that took another path than a graph had taken for granted, or failed an assumption
     empties           calls in which a size was 0 that a graph had taken for granted not to be
     dynamic           what earlier calls have shown to change
+    made_anew         where a continuation is given lists, dicts and sets that each call makes anew
     constants         changing numbers that a trace could not have as symbols
     declared          the marks that the user has set on its inputs
     called_in         the functions whose entries call it in place
@@ -102,6 +105,7 @@ class CodeState:
     empties: int = 0
     foreseen: int = 0
     dynamic: DynamicSources = field(default_factory=DynamicSources)
+    made_anew: set[Source] = field(default_factory=set)
     constants: set[Source] = field(default_factory=set)
     declared: dict[Source, dict[int, Mark]] = field(default_factory=dict)
     gone: Counter[Source] = field(default_factory=Counter)
@@ -171,12 +175,13 @@ class CodeState:
             self.differing.update(set.intersection(*[differing_items(entry, frame) for entry in missed]))
             self.dynamic.unsteady |= keep_differing(self.differing)
 
-    def inherit(self, changes: Mapping[Source, Mapping[int, int]], made: Iterable[int]) -> None:
+    def inherit(self, inherited: Inherited, made: Iterable[int]) -> None:
         """Record what the trace that calls this continuation says of its arguments: as if earlier calls had shown it.
 
         made: as in `DynamicSources`."""
         self.dynamic.made.update(made)
-        for source, dims in changes.items():
+        self.made_anew.update(inherited.made)
+        for source, dims in inherited.changes.items():
             sizes = self.dynamic.setdefault(source, {})
             for dim, size in dims.items():
                 sizes[dim] = max(size, sizes.get(dim, 0))
@@ -188,7 +193,7 @@ class CodeState:
         """
         known, changed = self.dynamic, changed_dimensions(entry.payload, frame)
         is_other_kind = _has_ones(entry.payload, changed, frame) and differs_in_kind(entry, frame)
-        for source, dims in changed.items():
+        for source, dims in with_like_items(changed, entry.payload, frame).items():
             sizes = known.setdefault(source, {})
             for dim, size in dims.items():
                 if is_other_kind and dim not in sizes:

@@ -38,7 +38,7 @@ from .output.deferred_asserts import asserts_of
 from .output.dropped_entries import References
 from .output.entry import FramePlan, Payload, finish_entry, program_of_original, with_accepted_sizes
 from .output.graph_writes import may_raise_by_value, why_not_deoptimise
-from .output.inherited_changes import Changes, inherited_changes
+from .output.inherited_changes import Inherited, inherited
 from .output.left_frames import can_watch
 from .output.outdated import overwritten_numbers, why_outdated
 from .output.outside_devices import without_devices
@@ -114,7 +114,7 @@ class Compilation:
         self.model = program_of(frame.code).model
         self.was_here = was_here
         self.caller_handles = sys.exception() is not None
-        self.inherited = IdentityDict[CodeType, Changes]()  # what is known to change in the calls of continuations
+        self.inherited = IdentityDict[CodeType, Inherited]()  # what is known of the calls of continuations
         self._traces: list[TraceResult] = []
 
     def run(self, dynamic: DynamicSources) -> Answer:
@@ -392,7 +392,7 @@ class Compilation:
             plan = place_break(self.frame.code, self.model, result, again)
             graph = plan.result.graph
             if self._may_wait(plan.result):
-                plan.outdated = why_outdated(plan.result)
+                plan.outdated = why_outdated(plan.result, self.state.made_anew)
             return plan, graph.finish(plan.outputs) if graph.has_calls else None
 
     def _may_wait(self, result: TraceResult) -> bool:
@@ -454,7 +454,7 @@ class Compilation:
                 return None  # the backend has made a decision of its own
             entry = with_accepted_sizes(entry)
         if plan.leaving is not None and self.options.dynamic is not False:
-            self.inherited = inherited_changes(plan.leaving, result, self.state.dynamic)
+            self.inherited = inherited(plan.leaving, result, self.state.dynamic, self.state.made_anew)
         self.state.foreseen += result.guards.decides_on(result.env, is_foreseen)
         self.observer.on_entry(entry)
         return entry

@@ -353,8 +353,8 @@ class FrameCompiler:
             was_here = state.take_waiting(frame)
             compilation = Compilation(frame, state, self.backend, self.options, self.observer, was_here)
             answer = compilation.run(dynamic)
-            for continuation, changes in compilation.inherited.items():
-                self._state_of(continuation).inherit(changes, state.dynamic.made)
+            for continuation, inherited in compilation.inherited.items():
+                self._state_of(continuation).inherit(inherited, state.dynamic.made)
         except Unsupported as unsupported:
             if self.options.fullgraph:
                 raise

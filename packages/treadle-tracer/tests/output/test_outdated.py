@@ -9,7 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from compile_runs import compiled
+from compile_runs import compiled, item
 
 import treadle_frame
 
@@ -440,3 +440,16 @@ def test_the_option_is_off_by_default():
     fn, recorder = compiled(cached_attribute()[0])
     fn(0)
     assert len(recorder.graphs) == 1 and not recorder.waits
+
+
+def test_what_a_continuation_adds_to_a_list_of_the_call_outdates_nothing():
+    """The list that a comprehension fills is another one at each call."""
+
+    def function(xs):
+        return torch.stack([item(x.sum()) * x.sum() for x in xs]) * 2
+
+    run, recorder = compiled(function, setup_in_eager=True)
+    for n in (3, 4, 5, 6, 1, 7):
+        xs = [torch.ones(n + i) for i in range(4)]
+        torch.testing.assert_close(run(xs), function(xs))
+    assert not recorder.waits

@@ -1,4 +1,4 @@
-"""What a continuation's arguments are known to change by: sizes and numbers that are symbols in the trace that breaks.
+"""What is known of a continuation's arguments: which sizes and numbers change, as symbols of the trace that breaks, and what is made anew.
 
     def f(x):              # x has had several lengths
         y = x * 2
@@ -7,13 +7,15 @@
 
 Without this, each continuation is compiled for one size, and once more when the next call has another one. A size that depends on data
 changes, too, whatever the frame's own arguments do. And what is passed on as it was given changes as earlier calls of the frame have shown.
+
+A list, dict or set that the call has made is another one in the next call, whatever the continuation adds to it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from types import CodeType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
@@ -22,8 +24,11 @@ from treadle_shapes.torch import raw_expr
 from ..by_identity import IdentityDict
 from ..source import DictItemSource, ListItemSource, LocalSource, Source, TupleItemSource
 from ..values.base import NULL, Constant
+from ..values.growing import OutsideList
 from ..values.mappings import DictValue
+from ..values.outside_sets import OutsideSet
 from ..values.sequences import ListValue, TupleValue
+from ..values.sets import SetValue
 from ..values.tensor import SymbolicValue, TensorValue
 from .breaking_instruction import result_names, untouched_slots
 from .left_frames import CALL_SLOTS, Slot, kind_of, value_in
@@ -36,27 +41,43 @@ if TYPE_CHECKING:
 
 Changes = dict[Source, dict[int, int]]  # as in `dynamic.DynamicSources`
 
+
+class Inherited(NamedTuple):
+    """What is known of the arguments of one continuation. made: places of lists, dicts and sets that each call makes anew."""
+
+    changes: Changes
+    made: set[Source]
+
+
 # Containers within containers are looked into so deep, and no further than so many values.
+_CONTAINERS = (ListValue, OutsideList, DictValue, SetValue, OutsideSet)
 _DEPTH = 4
 _MOST_VALUES = 1000
 
 
-def inherited_changes(
-    leaving: Break, result: TraceResult, known: Mapping[Source, Mapping[int, int]]
-) -> IdentityDict[CodeType, Changes]:
-    """For each continuation that may be called next, which of its arguments change. known: what changes in calls of the frame itself."""
-    found = IdentityDict[CodeType, Changes]()  # continuations of one place may be equal, and call others
+def inherited(
+    leaving: Break, result: TraceResult, known: Mapping[Source, Mapping[int, int]], made: Container[Source]
+) -> IdentityDict[CodeType, Inherited]:
+    """What is known of the arguments of each continuation that may be called next. known: what changes in calls of the frame itself.
+
+    made: as in `Inherited`, of the frame itself.
+    """
+    found = IdentityDict[CodeType, Inherited]()  # continuations of one place may be equal, and call others
     hints = {} if result.env is None else result.env.hints
     for exit_ in (*leaving.exits, *([] if leaving.on_exception is None else [leaving.on_exception])):
-        changes = found.setdefault(exit_.target.code, {})
+        changes = found.setdefault(exit_.target.code, Inherited({}, set())).changes
         changes.update({source: dict(known[source]) for source in _passed_on(exit_, known)})
         changes.update({place: {} for place in _counted(leaving, exit_)})
         for level, part in enumerate(_chain(exit_)):  # one may be called by Python, too
             budget = iter(range(_MOST_VALUES))
-            changes = found.setdefault(part.target.code, {})
+            changes, made_here = found.setdefault(part.target.code, Inherited({}, set()))
             changes.update({place: {} for place in _counters(leaving.frames[level:], part)})
             for source, value in _arguments(part, _below_call(leaving)):
                 for place, item in _parts(source, value, budget, _DEPTH):
+                    if isinstance(item, _CONTAINERS):
+                        if item.source is None or item.source in made:
+                            made_here.add(place)
+                        continue
                     dims = _changing(item, hints)
                     if dims is not None:
                         before = changes.setdefault(place, {})
@@ -164,9 +185,8 @@ def _parts(source: Source, value: Value, budget: Iterator[int], depth: int) -> I
     """A value and what it contains, each with its place. Attributes of objects are not looked at."""
     if next(budget, None) is None:
         return
-    if isinstance(value, (TensorValue, SymbolicValue)):
+    if isinstance(value, (TensorValue, SymbolicValue, *_CONTAINERS)):
         yield source, value
-        return
     for place, item in _items(source, value) if depth else ():
         yield from _parts(place, item, budget, depth - 1)
 
@@ -198,4 +218,4 @@ def _largest(size: torch.SymInt, hints: Any) -> int:
     return hint if isinstance(hint, int) else 0
 
 
-__all__ = ["Changes", "inherited_changes"]
+__all__ = ["Changes", "Inherited", "inherited"]

@@ -9,7 +9,7 @@ a compile until another call like them comes. Only what certainly breaks a guard
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
@@ -38,8 +38,11 @@ if TYPE_CHECKING:
     from .mutations import Mutations, Stored
 
 
-def why_outdated(result: TraceResult) -> str | None:
-    """The guard that does not hold behind a call of this trace; None if none is known. The graph must not be finished."""
+def why_outdated(result: TraceResult, made_anew: Container[Source] = ()) -> str | None:
+    """The guard that does not hold behind a call of this trace; None if none is known. The graph must not be finished.
+
+    made_anew: where the next call has another list, dict or set.
+    """
     if result.mutations:
         guards = _GuardsByPlace(result)
         for place, stored in _stores(result.mutations):
@@ -47,6 +50,8 @@ def why_outdated(result: TraceResult) -> str | None:
             if broken is not None:
                 return broken.reason
         for container in map(settled, result.mutations.containers()):
+            if container.source is not None and container.source in made_anew:
+                continue
             broken = guards.broken_by_contents(container)
             if broken is not None:
                 return broken.reason
