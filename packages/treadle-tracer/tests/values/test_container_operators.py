@@ -7,7 +7,7 @@ import types
 
 import pytest
 import torch
-from compile_runs import compiled
+from compile_runs import compiled, item
 
 
 class OwnList(list):
@@ -323,6 +323,62 @@ def test_the_only_item_of_a_set_is_popped():
     assert str(compiled_f(torch.zeros(2), ours)) == str(f(torch.zeros(2), expected))
     assert ours == expected == {5}
     assert len(stats.graphs) == 1
+
+
+SETS_TO_POP = {
+    "literal": lambda: {3, 1, 2, 40, 17},
+    "made of a list": lambda: set([9, 8, 33, 1, 65]),
+    "added": lambda: _with_added(),
+    "words": lambda: {"w%d" % i for i in range(7)},
+    "combined": lambda: {1, 2, 3, 4} | {64, 128} - {64},
+    "popped before": lambda: _with_popped(),
+}
+
+
+def _with_added():
+    found = set()
+    for number in (24, 8, 16, 3, 11):
+        found.add(number)
+    return found
+
+
+def _with_popped():
+    found = {2}
+    found.pop()
+    found.update([1, 2, 3, 10])
+    found.pop()
+    found.add(1)
+    found.discard(3)
+    return found
+
+
+@pytest.mark.parametrize("name", SETS_TO_POP)
+def test_items_of_a_set_of_the_program_are_popped_in_order(name):
+    def f(x):
+        found = SETS_TO_POP[name]()
+        first = [found.pop(), found.pop()]
+        found.add(5)
+        popped = []
+        while found:
+            popped.append(found.pop())
+        return x + 1, first, popped
+
+    compiled_f, stats = compiled(f)
+    assert compiled_f(torch.zeros(1))[1:] == f(torch.zeros(1))[1:]
+    assert len(stats.graphs) == 1 and not stats.breaks
+
+
+@pytest.mark.parametrize("given", [(), (1, 2, 3), (7, 8)], ids=str)
+def test_what_is_popped_after_a_break_depends_on_what_was_popped_before(given):
+    def f(x):
+        found = {1, 4} if given == (7, 8) else {1}
+        found.pop()
+        y = item(x.sum() * 2)
+        found.update(given)
+        return y, [found.pop() for _ in range(len(found))]
+
+    compiled_f, _ = compiled(f)
+    assert compiled_f(torch.ones(1)) == f(torch.ones(1))
 
 
 def test_which_of_several_items_is_popped_python_decides():

@@ -32,9 +32,11 @@ class SetValue(Value):
     """A set or frozenset. `entries` maps hash_key to the item.
 
     real: a real set that has the same items and the same history, and so iterates in the same order; None where there is none.
+    popped: what has been popped. The set remembers where in its table the last of it was: what is popped next depends on that.
+    is_changed: the set has had other items before.
     """
 
-    __slots__ = ("calls", "cls", "entries", "obj", "owner", "real")
+    __slots__ = ("calls", "cls", "entries", "is_changed", "obj", "owner", "popped", "real")
 
     def __init__(self, entries: dict[Any, Value] | None = None, cls: type = set, source: Source | None = None):
         self.source = source
@@ -42,6 +44,8 @@ class SetValue(Value):
         self.cls = cls
         self.obj: Any = None
         self.owner: Value | None = None
+        self.popped: list[Value] = []
+        self.is_changed = False
         self.real: Any = None if self.entries else set()
         self.calls: list[tuple[Any, tuple[Value, ...]]] = []  # the program's changes of an outside set
 
@@ -69,6 +73,7 @@ class SetValue(Value):
     def changed(self, tx: TraceContext, function: Callable[..., Any], args: list[Value], real: Any = None) -> None:
         """`function(self, *args)` has changed the items; `real` has the same history."""
         self.real = real
+        self.is_changed = True
         if self.source is not None:
             tx.mutations.mutated(self)
             self.calls.append((function, tuple(_as_it_is(tx, arg) for arg in args)))
@@ -129,8 +134,11 @@ class SetValue(Value):
         if self.source is not None:
             self.source.emit(cg.cb)
             return
-        if not self.has_order_of_its_items():
+        if not self.has_order_of_its_items() or (self.popped and self.is_changed):
             raise Unsupported("set-order", self.describe())
+        if self.popped:
+            cg.cb.call_constant(_emptied, self.popped, cg.value)
+            return
         if self.cls is set:
             self.reconstruct_contents(cg)
             return
@@ -312,14 +320,29 @@ def _add(self: SetValue, tx: TraceContext, args: list[Value]) -> Value:
 
 
 def _pop(self: SetValue, tx: TraceContext, args: list[Value]) -> Value:
-    """The only item. Which of several a set gives depends on its history, and on what was popped before."""
+    """The only item, or the one that a real set with the same history gives."""
     if not self.entries:
         tx.raise_exception(KeyError, "pop from an empty set")
-    if len(self.entries) > 1:
+    if len(self.entries) == 1:
+        (item,) = self.entries.values()
+        had_others = self.is_changed
+        replace_items(self, tx, {}, set.pop, [])
+        self.is_changed = had_others
+    elif self.source is None and self.real is not None and all(item.is_constant() for item in self.entries.values()):
+        item = self.entries.pop(tx.from_constant(self.real.pop()).hash_key(tx))
+        self.is_changed = True
+    else:
         raise Unsupported("set-order", self.describe())
-    (item,) = self.entries.values()
-    replace_items(self, tx, {}, set.pop, [])
+    if self.source is None:
+        self.popped.append(item)
     return item
+
+
+def _emptied(item: Any) -> set[Any]:
+    """A set after its only item has been popped."""
+    found = {item}
+    found.pop()
+    return found
 
 
 def copy_set(value: SetValue, cls: type) -> SetValue:
