@@ -272,9 +272,17 @@ def _count(mapping: Any, iterable: Any) -> None:
 def _hash(tx: TraceContext, args: Args, kwargs: Kwargs) -> Value:
     if isinstance(args[0], ObjectValue) and isinstance(lookup(tx, args[0].cls, "__hash__"), types.FunctionType):
         return Constant(hash_result(tx, call_special(tx, args[0], "__hash__", [])))
+    _read(tx, args[0])
     if not args[0].is_constant():
         raise Unsupported("hash", args[0].describe())
     return tx.fold(hash, args, kwargs)
+
+
+def _read(tx: TraceContext, value: Value) -> None:
+    """Look at the items of a tuple from outside, and at theirs."""
+    if isinstance(value, TupleValue):
+        for item in value.unpack(tx):
+            _read(tx, item)
 
 
 def _fspath(tx: TraceContext, args: Args, kwargs: Kwargs) -> Value:
