@@ -430,7 +430,7 @@ class Compilation:
                 raise _CannotRunAgain
             check_still_dynamic(declared, result.env, names)
         with self._phase("codegen"):
-            payload = Payload(gm, result.guards.tensors, result.reason, owner_of(self.frame, self.state.dynamic))
+            payload = Payload.of(gm, result, owner_of(self.frame, self.state.dynamic))
             if self.options.leave_unprofitable:
                 is_eager = getattr(compiled, "why_eager", None) is not None
                 grad = torch.is_grad_enabled()
@@ -469,19 +469,11 @@ class Compilation:
 
     def _entry_of_original(self, result: TraceResult, asks_less: bool = False) -> treadle_frame.Entry:
         """An entry with the guards of a trace that runs the original code."""
-        payload = Payload(None, result.guards.tensors, result.reason, owner_of(self.frame, self.state.dynamic))
-        if result.env is not None:
-            payload.dynamic = result.guards.add_sizes(result.env)
-            if payload.dynamic is not None:
-                check_size_one(None, (), payload.dynamic, self.frame)
-        payload.numbers, payload.modules, payload.ends = (
-            result.guards.numbers,
-            result.guards.modules,
-            result.guards.ends,
-        )
-        payload.decided, payload.answers = result.guards.decided, result.guards.answers
+        payload = Payload.of(None, result, owner_of(self.frame, self.state.dynamic))
+        program = payload.take_guards(result)
+        if payload.dynamic is not None:
+            check_size_one(None, (), payload.dynamic, self.frame)
         payload.references = References(result.guards.weakly_held, self.frame.code, self.state)
-        program = result.guards.program()
         if asks_less:
             program = program_of_original(program, payload, decides=True)
         if payload.dynamic is not None:

@@ -33,6 +33,9 @@ class SkipKind(enum.Enum):
     GENERATED = enum.auto()  # code that no file holds
     LIBRARY = enum.auto()  # a file of the standard library, of torch or of a package that computes with no tensor
     TREADLE = enum.auto()  # a file of treadle itself
+    RESULTS_CACHED = (
+        enum.auto()
+    )  # a function whose results are cached, with all that it calls: it runs once for each key
     NO_TENSOR = enum.auto()  # no tensor is computed
     ENTRY_LIMIT = enum.auto()  # the limit of recompiles or of entries is reached
     UNSUPPORTED = enum.auto()  # the tracer cannot trace or leave the frame
@@ -158,7 +161,7 @@ def why_not_trace(code: CodeType, is_root: bool = False) -> Skip | None:
     if is_root:
         return None
     if is_left_below(code):
-        return Skip(SkipKind.LIBRARY, "its results are cached")
+        return Skip(SkipKind.RESULTS_CACHED, "its results are cached, so that it runs once for each key")
     in_torch = code.co_filename.startswith(_torch_directory()) and code.co_name.startswith("__")
     if code.co_name in _SKIPPED_NAMES or in_torch:
         return Skip(SkipKind.SPECIAL_METHOD, f"a special method ({code.co_name})")

@@ -5,16 +5,25 @@ from __future__ import annotations
 import collections
 import contextlib
 import dataclasses
+import functools
 import json.decoder
+import re
 import threading
+from pathlib import Path
 
 import pytest
 import torch
 
 from treadle_tracer import skips
+from treadle_tracer.left_below import leave_below
 
 
 def plain(x):
+    return x + 1
+
+
+@functools.lru_cache
+def cached(x):
     return x + 1
 
 
@@ -91,14 +100,23 @@ def test_left_alone(code, why):
         (pytest.raises.__code__, skips.SkipKind.LIBRARY),
         (skips.why_not_trace.__code__, skips.SkipKind.TREADLE),
         (torch.fx.symbolic_trace(plain).forward.__code__, skips.SkipKind.GENERATED),
+        (cached.__wrapped__.__code__, skips.SkipKind.RESULTS_CACHED),
     ],
 )
 def test_kinds(code, kind):
+    if kind is skips.SkipKind.RESULTS_CACHED:
+        leave_below(cached.__wrapped__)
     skip = skips.why_not_trace(code)
     assert skip.kind is kind and str(skip) == skip.text
-    assert skip.is_others_code is (kind is not skips.SkipKind.GENERATOR)
+    assert skip.is_others_code is (kind not in (skips.SkipKind.GENERATOR, skips.SkipKind.RESULTS_CACHED))
     never = kind in (skips.SkipKind.GENERATOR, skips.SkipKind.BODY)
     assert skips.why_not_trace(code, is_root=True) == (skip if never else None)
+
+
+def test_the_page_on_the_design_lists_all_kinds():
+    page = (Path(__file__).parents[2] / "docs" / "design.md").read_text()
+    listed = dict(re.findall(r"^\| `([A-Z_]+)` \|.* \| (yes|no) \|$", page, re.MULTILINE))
+    assert listed == {kind.name: "no" if skips.Skip(kind, "").is_others_code else "yes" for kind in skips.SkipKind}
 
 
 def test_site_packages_are_not_the_standard_library():

@@ -83,6 +83,23 @@ class Payload:
     is_left: bool = False
     references: References | None = None
 
+    @classmethod
+    def of(cls, gm: torch.fx.GraphModule | None, result: TraceResult, owner: int | None) -> Payload:
+        """The payload of a trace, before its guards are complete (`take_guards`)."""
+        return cls(gm, result.guards.tensors, result.reason, owner)
+
+    def take_guards(self, result: TraceResult) -> treadle_frame.GuardProgram:
+        """Record what the guards of the trace rely on, which is complete then; gives their program."""
+        guards = result.guards
+        if result.env is not None:
+            self.dynamic = guards.add_sizes(result.env)
+        if self.graph_module is not None:
+            self.inputs = tuple(result.graph.input_sources)
+        self.decided, self.answers = guards.decided, guards.answers
+        self.numbers, self.modules, self.ends = guards.numbers, guards.modules, guards.ends
+        self.guards = tuple(guard.reason for guard in guards)
+        return guards.program()
+
     @property
     def least_profit(self) -> float | None:
         """The profit of a run before which all decisions have to be made anew."""
@@ -193,15 +210,9 @@ def finish_entry(
     if compiled is not None and deoptimisation is None and result.protected:
         raise Unsupported("write-under-handler", f"{plan.code.co_qualname}")
     replacement = plan.replacement(compiled, deoptimisation)
-    if result.env is not None:
-        payload.dynamic = result.guards.add_sizes(result.env)
-        payload.inputs = tuple(result.graph.input_sources)
-    program = result.guards.program()
+    program = payload.take_guards(result)
     if payload.dynamic is not None:
         program = size_program(program.checks, payload.dynamic)
-    payload.decided, payload.answers = result.guards.decided, result.guards.answers
-    payload.guards = tuple(guard.reason for guard in result.guards)
-    payload.numbers, payload.modules, payload.ends = result.guards.numbers, result.guards.modules, result.guards.ends
     fast_path = None
     if compiled is not None and not result.protected and not has_asserts:
         fast_path = _fast_path(plan, compiled, None if deoptimisation is None else may_run_again)
