@@ -39,7 +39,8 @@ from treadle_codegen.targets.triton.tiles import Tiling, candidates, points, til
 from treadle_shapes.expr import TRITON_HELPERS
 
 _NAMES = """
-begin_kernel require_index atomic_add add_product inner_product softmax_step weighted_mean online_step only_value scan_sum scan_prod last_column
+begin_kernel require_index atomic_add add_product inner_product softmax_step weighted_mean online_step only_value
+scan_sum scan_prod last_column
 int_sign float_sign float_div float_sqrt float_reciprocal float_sigmoid float_signbit float_maximum float_minimum
 float_remainder float_floordiv rough_div rough_sigmoid rough_tanh rough_log1p
 reduce_sum reduce_prod reduce_max reduce_min reduce_any reduce_all is_better_max is_better_min reduce_argmax reduce_argmin
