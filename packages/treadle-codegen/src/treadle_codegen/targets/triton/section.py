@@ -134,7 +134,8 @@ class BodyWriter:
         """Write the index variable of a dimension, its mask, and the variables of its axes."""
         self.dims[dim.name[0]], self.starts[dim.name[0]] = dim, start.removesuffix(" + ")
         length = self.index(points(dim.axes))
-        lanes = f"tl.arange(0, {dim.block}){dim.suffix}"
+        wide = ".to(tl.int64)" if self.index_type == "tl.int64" else ""  # products with strides need all of its bits
+        lanes = f"tl.arange(0, {dim.block}){wide}{dim.suffix}"
         if dim.in_one_row:
             self._add_row(dim, start, lanes)
             return
