@@ -81,7 +81,7 @@ def test_sums_in_parts(tmp_path: Path) -> None:
 def test_persistent_programs(tmp_path: Path) -> None:
     """The interpreter is slow, so a small device is made up."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("treadle_codegen.targets.triton.matmul_tiles._MULTIPROCESSORS", 2)
+        patch.setattr("treadle_codegen.targets.triton.matmul_tiles.MULTIPROCESSORS", 2)
         compiled = check("persistent", lambda a, b: torch.relu(a @ b), [rand(256, 16), rand(16, 272)], tmp_path)
     assert "persistent" in compiled.trials[0].chosen
 

@@ -156,7 +156,8 @@ class _Examples:
     def _made(self, value: Value) -> Any:
         cls = value.python_type()
         if is_subtype(cls, torch.Tensor):
-            plain = torch.empty(0)
+            with torch._C._DisableTorchDispatch():  # no fake tensor, of which there is no subclass
+                plain = torch.empty(0)
             return plain if cls is torch.Tensor else torch.Tensor._make_subclass(cls, plain)
         if isinstance(value, (ListValue, TupleValue)):
             items = [self._example(item) for item in value.unpack(self._tx)]

@@ -225,6 +225,18 @@ def test_captured_tensors_are_inputs():
     assert len(recorder.graphs) == 1
 
 
+def test_a_modification_by_a_parameter():
+    table = torch.nn.Parameter(torch.randn(4, 200))
+
+    def run(*args):
+        return flex_attention(*args, score_mod=lambda score, b, h, q, k: score + table[h, q - k + 100])
+
+    fn, recorder = compiled(run)
+    args = inputs()
+    check([fn(*args)], [run(*args)])
+    assert len(recorder.graphs) == 1 and not recorder.breaks
+
+
 @pytest.mark.parametrize(
     ("call", "error"),
     [
