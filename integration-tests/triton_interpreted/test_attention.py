@@ -91,6 +91,19 @@ def test_attention_with_growing_sequences(attentions: list[str]) -> None:
     assert attentions == ["all all"] * len(attentions) and len(attentions) >= 2
 
 
+def test_attention_to_no_keys(attentions: list[str]) -> None:
+    def attend(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        return (q @ k.mT).softmax(-1) @ v
+
+    compiled, q = treadle.compile(attend), rand(1, 2, 40, 32)
+    for length in (80, 100, 0):
+        k, v = rand(1, 2, length, 32), rand(1, 2, length, 32)
+        with torch.no_grad():
+            found, exact = compiled(q, k, v), attend(q.double(), k.double(), v.double())
+        torch.testing.assert_close(found.double(), exact, rtol=0, atol=4e-3)
+    assert attentions
+
+
 def test_attention_with_gradients_keeps_its_weights(attentions: list[str]) -> None:
     def attend(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
         return (q @ k.mT).softmax(-1) @ v

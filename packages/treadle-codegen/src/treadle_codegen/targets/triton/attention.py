@@ -102,6 +102,9 @@ def _weighted_sum(writer: BodyWriter, loop: Loop, attention: Attention, y: Dim, 
     writer.depth -= 1
     name = writer.fresh()
     writer.line(f"{name} = weighted_mean({total}, {sums}, {reduction.attr == 'safe_softmax_dot'})")
+    count = points(attention.keys)
+    if not isinstance(count, int):  # the sum of no values is 0, whatever the softmax of no scores
+        writer.line(f"{name} = tl.where({writer.index(count)} == 0, 0.0, {name})")
     writer.value_dims[name] = frozenset("yx")
     return name
 

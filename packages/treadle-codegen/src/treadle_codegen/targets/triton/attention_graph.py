@@ -204,8 +204,10 @@ def why_not_worth_it(factors: tuple[fx.Node, fx.Node], last: fx.Node) -> str | N
         return "matrices of unknown width"
     if not all(_FEWEST_TERMS <= n <= _MOST_TERMS for n in (terms, columns)):
         return "scores of few or of many terms"
-    if any((hint_of(n) or _FEWEST_KEYS) < least for n, least in ((rows, _FEWEST_QUERIES), (keys, _FEWEST_KEYS))):
-        return "few queries or keys"
+    for size, least in ((rows, _FEWEST_QUERIES), (keys, _FEWEST_KEYS)):
+        hint = hint_of(size)
+        if hint is not None and hint < least:
+            return "few queries or keys"
     return None
 
 
