@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 
 import treadle
-from treadle_codegen import compile_graph
+from treadle_codegen import compile_graph, parts_to_compute_again
 
 
 @pytest.fixture(autouse=True)
 def interpreted_triton(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The interpreted target is the default one of `compile_graph`, and so of every compile."""
+    """The interpreted target is the default one, and so that of every compile."""
     if importlib.util.find_spec("triton") is None:
         pytest.skip("needs Triton")
     from treadle_codegen.targets.table import TARGETS
@@ -22,7 +22,8 @@ def interpreted_triton(monkeypatch: pytest.MonkeyPatch) -> None:
 
     target = dataclasses.replace(interpreted_target(), renderer=_unobserved)
     monkeypatch.setitem(TARGETS, target.name, target)
-    monkeypatch.setitem(compile_graph.__kwdefaults__, "target", target.name)
+    for function in (compile_graph, parts_to_compute_again):
+        monkeypatch.setitem(function.__kwdefaults__, "target", target.name)
 
 
 def _unobserved(options: Any) -> Any:

@@ -104,12 +104,72 @@ def test_attention_to_no_keys(attentions: list[str]) -> None:
     assert attentions
 
 
-def test_attention_with_gradients_keeps_its_weights(attentions: list[str]) -> None:
-    def attend(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
-        return (q @ k.mT).softmax(-1) @ v
+def capped(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+    return (4 * torch.tanh((q @ k.mT).float() / 4)).softmax(-1).to(v.dtype) @ v
+
+
+def hidden(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+    seen = torch.ones(q.shape[-2], k.shape[-2], dtype=torch.bool).tril()
+    return (q @ k.mT).masked_fill(~seen, -torch.inf).softmax(-1) @ v
+
+
+def shared_keys(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+    k, v = [x[:, :1].expand(-1, 2, -1, -1) for x in (k, v)]
+    return (q @ k.mT * 0.3).softmax(-1) @ v
+
+
+@pytest.mark.parametrize("attend", [capped, hidden, shared_keys])
+def test_attention_with_gradients_keeps_no_weights(attend: Callable[..., Any], attentions: list[str]) -> None:
+    compiled = treadle.compile(attend)
+    for length in (70, 90, 101):
+        args = [(rand(1, 2, length, 32) / 3).requires_grad_() for _ in range(3)]
+        exact_args = [x.detach().double().requires_grad_() for x in args]
+        seen: list[int] = []
+        with torch.autograd.graph.saved_tensors_hooks(lambda x: seen.append(x.numel()) or x, lambda x: x):
+            found = compiled(*args)
+        assert max(seen) == args[0].numel()
+        exact = attend(*exact_args)
+        torch.testing.assert_close(found.double(), exact, rtol=0, atol=4e-3)
+        found.float().square().sum().backward()
+        exact.square().sum().backward()
+        for x, y in zip(args, exact_args, strict=True):
+            torch.testing.assert_close(x.grad.double(), y.grad, rtol=2e-2, atol=2e-2)  # type: ignore[union-attr]
+    assert len(attentions) >= 2
+
+
+def test_weights_that_the_program_gets_are_kept(attentions: list[str]) -> None:
+    def attend(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        weights = (q @ k.mT).softmax(-1)
+        return weights @ v, weights
 
     args = [rand(1, 2, 70, 32).requires_grad_() for _ in range(3)]
     found, expected = treadle.compile(attend)(*args), attend(*args)
-    gradients = [torch.autograd.grad(y.float().square().sum(), args) for y in (found, expected)]
+    gradients = [torch.autograd.grad(y.float().square().sum() + w.float().sum(), args) for y, w in (found, expected)]
     torch.testing.assert_close(gradients[0], gradients[1], rtol=2e-2, atol=2e-2)
     assert not attentions
+
+
+@pytest.mark.parametrize(("mask", "score"), [("window", "relative"), ("documents", "alibi")])
+def test_flex_attention_with_gradients(
+    mask: str, score: str, attentions: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(flex, "_validate_device", lambda *_: None)  # which refuses gradients of tensors on CPUs
+    rule, score_mod = MASKS[mask], SCORES[score]
+
+    def attend(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        return flex_attention(q, k, v, score_mod=score_mod, block_mask=blocks, enable_gqa=True)  # type: ignore[return-value]
+
+    args = [rand(2, 2, 170, 32), rand(2, 1, 200, 32), rand(2, 1, 200, 32)]
+    args = [(x / 2).requires_grad_() for x in args]
+    exact_args = [x.detach().double().requires_grad_() for x in args]
+    blocks = None if rule is None else create_block_mask(rule, None, 2, 170, 200, device="cpu")
+    seen: list[int] = []
+    with torch.autograd.graph.saved_tensors_hooks(lambda x: seen.append(x.numel()) or x, lambda x: x):
+        found = treadle.compile(attend)(*args)
+    exact = attend(*exact_args)
+    torch.testing.assert_close(found.double(), exact, rtol=0, atol=4e-3)
+    found.float().square().sum().backward()
+    exact.square().sum().backward()
+    for x, y in zip(args, exact_args, strict=True):
+        torch.testing.assert_close(x.grad.double(), y.grad, rtol=2e-2, atol=2e-2)  # type: ignore[union-attr]
+    assert len(attentions) == 1 and max(seen) < 2 * 2 * 170 * 200

@@ -27,7 +27,7 @@ from .effects import is_random
 from .errors import UnsupportedGraph
 from .functional_trace import mode_of
 from .joint import Gradients, JointTrace, trace_joint
-from .partition import Classes, Partition, classify, is_view, saved_by_eager, split, viewed
+from .partition import Classes, FindParts, Partition, classify, is_view, saved_by_eager, split, viewed
 from .same_values import same_values
 from .second_runs import SecondRuns
 from .traced_run import Traced
@@ -48,7 +48,7 @@ class Recipe:
     """How the programs are made.
 
     compile: compiles the halves; late: runs what makes a program (`aot`); ambient: the settings under which the graph was traced;
-    second_runs: counts those of all programs that are made in this way.
+    again: finds parts of forward that backward computes again; second_runs: counts those of all programs that are made in this way.
     """
 
     decompositions: Decompositions
@@ -56,6 +56,7 @@ class Recipe:
     compile: Callable[[fx.GraphModule, Sequence[Any]], Any]
     late: Callable[[Callable[[], Any]], Any]
     ambient: Ambient
+    again: FindParts | None = None
     second_runs: SecondRuns = field(default_factory=SecondRuns)
 
 

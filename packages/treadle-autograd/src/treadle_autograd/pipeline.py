@@ -21,7 +21,7 @@ from .unrecorded import run_unrecorded
 from .wrapper import running_in_eager, wrap_compiled
 
 if TYPE_CHECKING:
-    from .partition import Partition, PartitionReport
+    from .partition import FindParts, Partition, PartitionReport
 
 Compiler = Callable[[fx.GraphModule, Sequence[Any]], Callable[..., Sequence[Any]]]
 Late = Callable[[Callable[[], Any]], Any]
@@ -37,6 +37,7 @@ def aot(
     partition: Partition | None = None,
     decompositions: Decompositions | None = None,
     late: Late | None = None,
+    again: FindParts | None = None,
 ) -> Callable[..., Sequence[Any]]:
     """Compile `gm` ahead of time: `forward` gets a functional ATen graph and its example inputs, and returns a callable.
 
@@ -55,6 +56,10 @@ def aot(
     `forward`) the backward half when it first runs. ``aten_graph`` is the forward half; None where an earlier process has traced the graph
     (`keep_programs`).
 
+    `again(graph, others)` finds parts of the joint graph's forward half, sets of nodes, that `forward` keeps out of memory where only the
+    part itself and its results read them: backward then computes them again. `others` are the nodes that are not in the forward half. A
+    part is saved all the same where computing it again would show.
+
     `late(build)` is called, in a backward pass, to run `build`, which traces and compiles a program for gradients that are differentiable
     themselves; it returns the result of `build`, or None, and then the traced graph runs in eager. Default: `build()`.
 
@@ -64,7 +69,7 @@ def aot(
     decompositions = {} if decompositions is None else decompositions
     if not inference:
         late = late or (lambda build: build())
-        return _aot_training(gm, example_inputs, forward, backward or forward, partition, decompositions, late)
+        return _aot_training(gm, example_inputs, forward, backward or forward, partition, decompositions, late, again)
     if backward is not None or partition is not None:
         given = "backward" if backward is not None else "partition"
         raise ValueError(
@@ -137,6 +142,7 @@ def _aot_training(
     partition: Partition | None,
     decompositions: Decompositions,
     late: Late,
+    again: FindParts | None,
 ) -> Callable[..., Sequence[Any]]:
     # Imported here: programs that do not train need none of it, and it takes 4 ms of every start.
     from .ambient import Ambient
@@ -151,8 +157,9 @@ def _aot_training(
     if leaves:
         given = [v.detach().requires_grad_() if k in leaves else v for k, v in enumerate(example_inputs)]
         rest = without_first_calls(gm, leaves)
-        return _beginning_with(leaves, _aot_training(rest, given, forward, backward, partition, decompositions, late))
-    recipe = Recipe(decompositions, partition or min_cut, backward, late, Ambient.current())
+        built = _aot_training(rest, given, forward, backward, partition, decompositions, late, again)
+        return _beginning_with(leaves, built)
+    recipe = Recipe(decompositions, partition or min_cut, backward, late, Ambient.current(), again)
     try:
         program = training_program(gm, example_inputs, forward, recipe)
     except UnsupportedGraph as declined:

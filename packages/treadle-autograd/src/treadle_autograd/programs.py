@@ -38,7 +38,9 @@ def training_program(
 
 def _key(gm: fx.GraphModule, example_inputs: Sequence[Any], forward: Any, recipe: Recipe) -> str | None:
     compilers = [getattr(compiler, "identity", None) for compiler in (forward, recipe.compile)]
-    partition = getattr(recipe.partition, "kept_as", None)
+    choices = [recipe.partition, *filter(None, [recipe.again])]
+    texts = [getattr(choice, "kept_as", None) for choice in choices]
+    partition = None if None in texts else "; ".join(texts)
     return program_key(gm, example_inputs, partition, recipe.decompositions, compilers)
 
 
@@ -69,7 +71,7 @@ def _made(
     if is_lossy:
         found = results_to_cut(gm, joint.contract, joint.tangents, joint.cuts)
         joint = replace(joint, results_to_cut=found)
-    halves = divided(joint, recipe.partition)
+    halves = divided(joint, recipe.partition, recipe.again)
     compiled = forward(halves.forward, [*joint.contract.static_tensors, *example_inputs])
     facts = ProgramFacts.of(joint, halves)
     name, names = halves.forward.meta.get("kept_as"), None

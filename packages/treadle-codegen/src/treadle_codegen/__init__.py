@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from treadle_codegen.lower.decompositions import decompositions
     from treadle_codegen.options import CodegenOptions
     from treadle_codegen.pipeline import compile_graph
+    from treadle_codegen.recomputed import parts_to_compute_again
     from treadle_codegen.targets.cpp.build import kernel_cache
 
 _HOMES = {
@@ -43,6 +44,7 @@ _HOMES = {
     "FileCache": "cache",
     "decompositions": "lower.decompositions",
     "kernel_cache": "targets.cpp.build",
+    "parts_to_compute_again": "recomputed",
     "specialise_now": "host.shape_specialisation",
     "wait_for_specialisation": "host.shape_specialisation",
 }
@@ -76,6 +78,7 @@ __all__ = [
     "find_graph",
     "identity_of_kept",
     "kernel_cache",
+    "parts_to_compute_again",
     "specialise_now",
     "wait_for_specialisation",
 ]

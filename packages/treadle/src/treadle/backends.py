@@ -53,7 +53,7 @@ def aot_eager(options: CompileOptions) -> Backend:
 
 def codegen(options: CompileOptions) -> Backend:
     """Compile the graph to fused kernels with treadle_codegen."""
-    from treadle_codegen import kernel_cache
+    from treadle_codegen import kernel_cache, parts_to_compute_again
 
     from .codegen_compiler import CodegenCompiler
 
@@ -65,7 +65,7 @@ def codegen(options: CompileOptions) -> Backend:
     decompositions = LazyDecompositions()
 
     def codegen_backend(gm: fx.GraphModule, example_inputs: Sequence[Any]) -> Compiled:
-        return ThroughAot(options, *compilers, decompositions, cache)(gm, example_inputs)
+        return ThroughAot(options, *compilers, decompositions, cache, parts_to_compute_again)(gm, example_inputs)
 
     codegen_backend.raises_before_writing = True  # type: ignore[attr-defined]  # graphs of `aot` write when they have run
     codegen_backend.draws_nothing = True  # type: ignore[attr-defined]  # tuning has generators of its own

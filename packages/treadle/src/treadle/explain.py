@@ -122,7 +122,11 @@ def describe_partition(
         return []
     budget = treadle_autograd.with_budget(options.values["memory_budget"])
     with paused():
-        found: Any = aot(gm, example_inputs, inference=False, forward=lambda graph, inputs: graph, partition=budget)
+        from treadle_codegen import parts_to_compute_again as again
+
+        found: Any = aot(
+            gm, example_inputs, inference=False, forward=lambda graph, inputs: graph, partition=budget, again=again
+        )
     return [] if found.partition_report is None else [found.partition_report()]
 
 

@@ -21,6 +21,7 @@ from .options import CompileOptions
 from .stats import stats
 
 if TYPE_CHECKING:
+    from treadle_autograd.partition import FindParts
     from treadle_codegen import FileCache
 
 Compiler: TypeAlias = Callable[[fx.GraphModule, Sequence[Any]], Compiled]  # of functional ATen graphs
@@ -28,7 +29,8 @@ Compiler: TypeAlias = Callable[[fx.GraphModule, Sequence[Any]], Compiled]  # of 
 
 class ThroughAot:
     """Compiles traced graphs with `aot`. Their ATen graphs go to `training` where autograd is at work, else to `inference`; a graph without
-    functional form runs in eager. cache: keeps smallest cuts and training programs."""
+    functional form runs in eager. cache: keeps smallest cuts and training programs. again: finds what the compiler keeps out of memory, for
+    backward to compute again."""
 
     def __init__(
         self,
@@ -37,12 +39,14 @@ class ThroughAot:
         training: Compiler,
         decompositions: Mapping[Any, Callable[..., Any]] | None = None,
         cache: FileCache | None = None,
+        again: FindParts | None = None,
     ) -> None:
         self._options = options
         self._inference = inference
         self._training = training
         self._decompositions = decompositions
         self._cache = cache
+        self._again = again
 
     def __call__(self, gm: fx.GraphModule, example_inputs: Sequence[Any]) -> Compiled:
         if switches_inference_mode(gm):
@@ -90,7 +94,9 @@ class ThroughAot:
                 treadle_autograd.keep_programs(*kept_in(self._cache, "programs"))
             forward, backward = halves.keeping()
             partition = treadle_autograd.with_budget(self._options.values["memory_budget"])
-            chosen = {"inference": False, "backward": backward, "partition": partition, "late": halves.compile_late}
+            chosen = {
+                "inference": False, "backward": backward, "partition": partition, "late": halves.compile_late, "again": self._again,
+            }  # fmt: skip
         with torch.set_grad_enabled(turns_on or torch.is_grad_enabled()):
             compiled: Any = aot(gm, example_inputs, forward=forward, decompositions=self._decompositions, **chosen)
         if compiled.partition_report is not None:

@@ -41,7 +41,7 @@ class _Graphs:
             joint = trace_joint(self._gm, examples, recipe.decompositions)
             if joint is None:
                 raise InternalError("kept", "there is nothing to differentiate")
-            halves = divided(joint, recipe.partition)
+            halves = divided(joint, recipe.partition, recipe.again)
         if Program.of(self._program.forward, joint, halves, self._program.facts) != self._program:
             raise InternalError("kept", "the program that was kept is another one")
         return halves

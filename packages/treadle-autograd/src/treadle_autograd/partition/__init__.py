@@ -10,12 +10,14 @@ from .budget import with_budget
 from .classify import Classes, classify, is_view, viewed
 from .mincut import Partition, min_cut, save_everything, saved_by_eager
 from .network import keep_cuts
+from .parts import FindParts
 from .report import PartitionReport, report
 from .split import Halves, divided, split, tangents_of
 from .stages import Stage, cut, group_gradients
 
 __all__ = [
     "Classes",
+    "FindParts",
     "Halves",
     "Partition",
     "PartitionReport",

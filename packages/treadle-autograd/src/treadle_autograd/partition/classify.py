@@ -59,7 +59,7 @@ class Classes:
     needed     nodes of the forward part that backward nodes or gradients read
     visible    inputs, and nodes whose memory the program gets as an output
     order      nodes that depend on no tangent, in graph order
-    interior   nodes inside checkpointed parts of the program that must be computed again
+    interior   nodes inside checkpointed parts of the program, or parts that their compiler asks for, that must be computed again
     results    the other nodes of such parts that depend on them: computing one of them again would enter the part from behind
     from_statistics   results of batch norms that backward can compute again
     known      tensors that the forward graph can be given behind the primals
@@ -156,16 +156,21 @@ def classify(joint: JointTrace) -> Classes:
     given = [node for node in results[: joint.n_outputs] if isinstance(node, fx.Node)]
     visible = {node for node in nodes if node.op == "placeholder"} | set(map(viewed, given))
     interior = frozenset(node for node in order if _is_interior(node, given))
-    results = frozenset(
+    behind = results_of_parts(order, interior)
+    return Classes(
+        joint, frozenset(backward), frozenset(needed), frozenset(visible), order, interior, behind, from_statistics
+    )
+
+
+def results_of_parts(order: Sequence[fx.Node], interior: frozenset[fx.Node]) -> frozenset[fx.Node]:
+    """The nodes of forward that depend directly on the interior of a part, and are none of it."""
+    return frozenset(
         node
         for node in (order if interior else ())
         if node not in interior
         and not node.meta.get("of_backward")
         and not is_number(node)
         and not interior.isdisjoint(node.all_input_nodes)
-    )
-    return Classes(
-        joint, frozenset(backward), frozenset(needed), frozenset(visible), order, interior, results, from_statistics
     )
 
 

@@ -35,7 +35,7 @@ class FromStatistics:
     x: fx.Node
     scale: fx.Node
     shift: fx.Node
-    calls: _Calls = field(repr=False, compare=False)
+    calls: Calls = field(repr=False, compare=False)
 
     @property
     def inputs(self) -> tuple[fx.Node, ...]:
@@ -48,7 +48,7 @@ def add_rules(graph: fx.Graph, backward: Collection[fx.Node]) -> dict[fx.Node, F
     What only other operators of the program read (`relu`, whose backward reads its result) is left as it is: convolutions behind read it in
     backward, so it would be written to memory there once more.
     """
-    found, calls = {}, _Calls()
+    found, calls = {}, Calls()
     for node in list(graph.nodes):
         if not _is_in_training(node):
             continue
@@ -94,7 +94,7 @@ def _is_pointwise(node: fx.Node, result: fx.Node) -> bool:
     )
 
 
-def _rule(graph: fx.Graph, norm: fx.Node, mean: fx.Node, invstd: fx.Node, calls: _Calls) -> FromStatistics:
+def _rule(graph: fx.Graph, norm: fx.Node, mean: fx.Node, invstd: fx.Node, calls: Calls) -> FromStatistics:
     x, weight, bias = norm.args[:3]
     behind = norm.next
     while behind.target is operator.getitem and behind.args[0] is norm:
@@ -125,7 +125,7 @@ def compute_again(graph: fx.Graph, node: fx.Node, rule: FromStatistics, copies: 
     return result if dtype == statistics else call(graph, node, aten._to_copy.default, result, dtype=dtype)
 
 
-class _Calls:
+class Calls:
     """Calls in the joint graph and its halves. Batch norms repeat: calls on equal metadata have one and the same fake result."""
 
     def __init__(self) -> None:
@@ -150,4 +150,4 @@ class _Calls:
         return result
 
 
-__all__ = ["FromStatistics", "add_rules", "compute_again"]
+__all__ = ["Calls", "FromStatistics", "add_rules", "compute_again"]

@@ -84,6 +84,9 @@ def report(halves: Halves) -> PartitionReport:
     return PartitionReport(tuple(saved), tuple(again))
 
 
+_OF_COMPILER = "in a part that the compiler does not keep in memory"
+
+
 def _is_tensor(node: fx.Node) -> bool:
     return isinstance(node.meta.get("val"), torch.Tensor) and not is_number(node)
 
@@ -105,7 +108,7 @@ def _why(node: fx.Node, halves: Halves) -> str:
     if call in halves.classes.joint.states:
         return "random numbers, drawn again from the generator's state"
     if node in halves.classes.interior or call in halves.classes.interior:
-        return "in a checkpointed part"
+        return "in a checkpointed part" if call.meta.get("checkpoint") is not None else _OF_COMPILER
     reason = why_not_recompute(call)
     if reason is not None:
         return f"{reason}, the memory budget does not allow to keep it"

@@ -30,6 +30,7 @@ from .asked_results import ask_for_used_results
 from .classify import Classes, classify, is_truth_of_tensor
 from .from_statistics import compute_again
 from .mincut import Partition
+from .parts import FindParts, computing_again
 
 
 @dataclass(frozen=True)
@@ -103,9 +104,11 @@ class Halves:
         return computed_from(joint.graph.nodes, gone, [tangent for tangent in tangents if tangent not in gone])
 
 
-def divided(joint: JointTrace, partition: Partition) -> Halves:
-    """The halves of a joint graph, what is saved between them being the partition's choice."""
+def divided(joint: JointTrace, partition: Partition, again: FindParts | None = None) -> Halves:
+    """The halves of a joint graph, what is saved between them being the partition's choice. again: finds parts to compute again."""
     classes = classify(joint)
+    if again is not None:
+        classes = computing_again(classes, again)
     return split(classes, partition(classes))
 
 

@@ -9,13 +9,14 @@ renderer and its rewrites by functions that import them: 100 modules, a tenth of
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import torch
+from torch import fx
 
 from treadle_codegen.costs import Costs
 from treadle_codegen.options import CodegenOptions
@@ -135,12 +136,14 @@ class Rewrites(NamedTuple):
     cheaply_checked: those of `static` that pay off only where it is cheap to check that the weights did not change: with
         `frozen_weights`, or where `Target.cheap_probe` says so. A checksum of the weights takes as long as they save.
     fake_rules: fake implementations of what they call and PyTorch has no fake kernel for.
+    parts: finds the parts of a joint graph's forward half that they keep out of memory (`recomputed`); None where they have none.
     """
 
     early: tuple[EarlyRewrite, ...] = ()
     static: tuple[Rewrite, ...] = ()
     cheaply_checked: frozenset[Rewrite] = frozenset()
     fake_rules: Mapping[Any, Callable[..., Any]] = MappingProxyType({})
+    parts: Callable[[fx.Graph, Container[fx.Node]], list[frozenset[fx.Node]]] | None = None
 
 
 @dataclass(frozen=True, slots=True)

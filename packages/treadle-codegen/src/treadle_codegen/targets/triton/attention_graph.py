@@ -3,12 +3,14 @@
     before   s = bmm(q, k);  t = s * 0.125 + bias;  p = _softmax(t, -1);  y = bmm(p, v)        s, t, p: as many as queries times keys
     after    s = scores(q, k);  t = s * 0.125 + bias;  y = attend(t, v)                        `lower.attention`
 
-What happens to the scores is whatever a loop computes point by point, and nothing else may need them or the weights: graphs that are
-differentiated keep those, and stay as they are. Scores are summed and kept in float32, as `scaled_dot_product_attention` keeps them.
+What happens to the scores is whatever a loop computes point by point, and nothing else may need them or the weights. Where a graph is
+differentiated, backward would: so it computes them again (`parts_of_attention`). Scores are summed and kept in float32, as
+`scaled_dot_product_attention` keeps them.
 """
 
 from __future__ import annotations
 
+from collections.abc import Container
 from typing import Any, NamedTuple
 
 import torch
@@ -40,12 +42,16 @@ _MOST_BETWEEN = 64  # calls between the scores and their softmax
 
 
 class _Found(NamedTuple):
-    """What attention consists of: the product of scores with its factors, the softmax, and the product of weights and values."""
+    """What attention consists of: the product of scores with its factors, the softmax, and the product of weights and values.
+
+    inner: the scores, what becomes of them, and the weights: as many as queries times keys.
+    """
 
     scores: fx.Node
     factors: tuple[fx.Node, fx.Node]
     softmax: fx.Node
     product: fx.Node
+    inner: frozenset[fx.Node]
 
 
 def is_softmax(node: fx.Node) -> bool:
@@ -62,32 +68,48 @@ def fuse_attention(graph: fx.Graph, mode: FakeTensorMode) -> int:
     return len(found)
 
 
-def attention_around(softmax: fx.Node) -> _Found | str:
-    """The attention with this softmax in it, or why there is none."""
+def parts_of_attention(graph: fx.Graph, others: Container[fx.Node]) -> list[frozenset[fx.Node]]:
+    """What the kernels of a joint graph's attentions keep out of memory. others: the nodes that are not in its forward half."""
+    softmaxes = [node for node in graph.nodes if node not in others and is_softmax(node)]
+    return [f.inner for node in softmaxes if isinstance(f := attention_around(node, others), _Found)]
+
+
+def attention_around(softmax: fx.Node, others: Container[fx.Node] = ()) -> _Found | str:
+    """The attention with this softmax in it, or why there is none. others: nodes whose reading of scores and weights does not count."""
     dim, value = softmax.args[1], softmax.meta["val"]
     if value.dim() < 3 or dim not in (-1, value.dim() - 1):
         return "a softmax along another dimension"
-    last = _product_of_weights(softmax)
-    if isinstance(last, str):
-        return last
-    first = _product_of_scores(softmax)
-    if isinstance(first, str):
-        return first
+    weights = _weights(softmax, others)
+    if isinstance(weights, str):
+        return weights
+    *kept, last = weights
+    scores = _scores(softmax, others)
+    if isinstance(scores, str):
+        return scores
+    first, *_ = scores
     factors = _factors(first)
     if factors is None:
         return "no factors of 16 bits"
     reason = why_not_worth_it(factors, last)
-    return reason or _Found(first, factors, softmax, last)
+    return reason or _Found(first, factors, softmax, last, frozenset([*scores, softmax, *kept]))
 
 
-def _product_of_weights(softmax: fx.Node) -> fx.Node | str:
+def _readers(node: fx.Node, others: Container[fx.Node]) -> list[fx.Node]:
+    return [user for user in node.users if user not in others]
+
+
+def _weights(softmax: fx.Node, others: Container[fx.Node]) -> list[fx.Node] | str:
+    """The views and copies of the weights, and as the last one their product with the values."""
     node, matrix = softmax, _matrix(softmax)
+    found: list[fx.Node] = []
     while True:
-        if len(node.users) != 1:
+        readers = _readers(node, others)
+        if len(readers) != 1:
             return "the weights have several readers, or none"
-        (user,) = node.users
+        (user,) = readers
+        found.append(user)
         if user.target is aten.bmm.default and user.args[0] is node and user.args[1] is not node:
-            return user
+            return found
         if user.target not in _KEPT or _matrix(user) != matrix:
             return "the weights go into something else than a product"
         if _count(user) != _count(softmax):
@@ -95,8 +117,8 @@ def _product_of_weights(softmax: fx.Node) -> fx.Node | str:
         node = user
 
 
-def _product_of_scores(softmax: fx.Node) -> fx.Node | str:
-    """The one product that the softmax depends on point by point."""
+def _scores(softmax: fx.Node, others: Container[fx.Node]) -> list[fx.Node] | str:
+    """The one product that the softmax depends on point by point, and what becomes of it before the softmax."""
     matrix, count = _matrix(softmax), _count(softmax)
     between: dict[fx.Node, None] = {softmax: None}
     found: list[fx.Node] = []
@@ -114,16 +136,16 @@ def _product_of_scores(softmax: fx.Node) -> fx.Node | str:
             waiting += node.all_input_nodes
         if len(between) > _MOST_BETWEEN:
             return "too much happens to the scores"
-    inner = [node for node in found if all(user in between for user in node.users)]
+    inner = [node for node in found if all(user in between for user in _readers(node, others))]
     if len(inner) != 1:
         return f"scores of {len(inner)} products"
-    reached = {inner[0]}
+    reached = {inner[0]: None}
     for node in softmax.graph.nodes:
-        if node in between and node is not softmax and not reached.isdisjoint(node.all_input_nodes):
-            reached.add(node)
-            if not all(user in between for user in node.users):
+        if node in between and node is not softmax and not reached.keys().isdisjoint(node.all_input_nodes):
+            reached[node] = None
+            if not all(user in between for user in _readers(node, others)):
                 return "something else needs the scores"
-    return inner[0]
+    return [*reached]
 
 
 def _matrix(node: fx.Node) -> Shape:

@@ -52,10 +52,11 @@ def _for_gpu(options: CodegenOptions) -> TritonRenderer:
 @functools.cache
 def _rewrites() -> Rewrites:
     from treadle_codegen.rewrite.pipeline import EarlyRewrite, convolves
-    from treadle_codegen.targets.triton.attention_graph import fuse_attention, is_softmax
+    from treadle_codegen.targets.triton.attention_graph import fuse_attention, is_softmax, parts_of_attention
     from treadle_codegen.targets.triton.channels_last import convolve_channels_last
 
-    return Rewrites(early=(EarlyRewrite(convolve_channels_last, convolves), EarlyRewrite(fuse_attention, is_softmax)))
+    early = (EarlyRewrite(convolve_channels_last, convolves), EarlyRewrite(fuse_attention, is_softmax))
+    return Rewrites(early, parts=parts_of_attention)
 
 
 def _why_not_registers(kernel: Kernel, buffer: str) -> str | None:
@@ -107,9 +108,9 @@ def _interpreted(options: CodegenOptions) -> TritonRenderer:
 @functools.cache
 def _rewrites_of_interpreted() -> Rewrites:
     from treadle_codegen.rewrite.pipeline import EarlyRewrite
-    from treadle_codegen.targets.triton.attention_graph import fuse_attention, is_softmax
+    from treadle_codegen.targets.triton.attention_graph import fuse_attention, is_softmax, parts_of_attention
 
-    return Rewrites(early=(EarlyRewrite(fuse_attention, is_softmax),))
+    return Rewrites((EarlyRewrite(fuse_attention, is_softmax),), parts=parts_of_attention)
 
 
 def interpreted_target() -> Target:
