@@ -5,22 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-
-from treadle_codegen.ir.text import parse_program
-from treadle_codegen.options import CodegenOptions
-from treadle_codegen.schedule.fuse import fuse
-from treadle_codegen.schedule.kernel import Kernel
-from treadle_codegen.targets.renderer import Segment
+from triton_tilings import SHARED_BYTES, check_tilings
 
 pytest.importorskip("triton")
 
 from treadle_codegen.targets.triton.attention_tiles import AttentionTiling
-from treadle_codegen.targets.triton.offline import Architecture, compile_kernels
-from treadle_codegen.targets.triton.renderer import TritonRenderer
-from treadle_codegen.targets.triton.unit import parse_unit
 
-# Bytes of a multiprocessor (CUDA C++ Programming Guide, table of capabilities).
-SHARED_BYTES = {80: 163 << 10, 90: 227 << 10, 100: 227 << 10}
 PROGRAM = """
 program inputs q, k, v, bias outputs view(y, [16, 4096, {width}], [{matrix}, {width}, 1], 0)
 input q : bfloat16 [16, 4096, {width}] strides [{matrix}, {width}, 1] offset 0
@@ -53,21 +43,5 @@ loop attention [i0:16, i1:4096, i2:{width}] reduce [r0:4096, r1:{width}] origins
 @pytest.mark.parametrize("capability", SHARED_BYTES)
 @pytest.mark.parametrize("width", [64, 128, 256])
 def test_no_tiling_spills_or_needs_too_much_shared_memory(width: int, capability: int, tmp_path: Path) -> None:
-    program = parse_program(PROGRAM.format(width=width, matrix=4096 * width))
-    (node,) = fuse(program)
-    assert isinstance(node.item, Kernel)
-    renderer = TritonRenderer(CodegenOptions(), lambda *args, **kwargs: ({}, False))
-    tilings = renderer.candidates(node.item, program)
-    assert len(tilings) > 2
-    rendered = {tiling: renderer.render_kernel(node.item, program, tiling) for tiling in tilings}
-    slots = {name: k for k, name in enumerate(["q", "k", "v", "bias", "y"])}
-    source = renderer.render_unit([Segment("s", tuple(rendered.values()))], slots, program.buffers)
-    unit = parse_unit(source)
-    options = CodegenOptions(cache_dir=tmp_path)
-    binaries = compile_kernels(unit.kernels.values(), Architecture.cuda(capability), options)
-    for tiling, kernel in rendered.items():
-        assert isinstance(tiling, AttentionTiling)
-        facts = binaries[kernel.function].facts
-        assert facts["stack_bytes"] == 0, str(tiling)
-        assert facts["shared"] <= SHARED_BYTES[capability], str(tiling)
-        assert facts["registers"] * facts["num_warps"] * 32 <= 1 << 16, str(tiling)
+    text = PROGRAM.format(width=width, matrix=4096 * width)
+    check_tilings(text, ["q", "k", "v", "bias", "y"], AttentionTiling, capability, tmp_path, at_least=3)

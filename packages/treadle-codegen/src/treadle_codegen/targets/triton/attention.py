@@ -13,7 +13,7 @@ from treadle_codegen.ir.loops import IntLike, Loop
 from treadle_codegen.schedule.kernel import Kernel, Section
 from treadle_codegen.targets.triton.attention_tiles import AttentionTiling
 from treadle_codegen.targets.triton.key_range import bounds_of_keys
-from treadle_codegen.targets.triton.matmul import operand
+from treadle_codegen.targets.triton.matmul import operand, write_behind
 from treadle_codegen.targets.triton.section import BodyWriter, Dim, SectionWriter, index_dim, program_id
 from treadle_codegen.targets.triton.tiles import points
 
@@ -56,13 +56,7 @@ def write_attention(
     x = index_dim(writer, "x", attention.columns, "XBLOCK", "[None, :]")
     writer.add_dim(y, "row * YBLOCK + ")
     writer.add_dim(x, "")
-    result = _weighted_sum(writer, loop, attention, y, x)
-    writer.dims = {"y": y, "x": x}
-    for k, section in enumerate(writer.kernel.sections):
-        section_writer = SectionWriter(writer, section, k)
-        section_writer.results[(0, attention.position)] = result
-        section_writer.write_after_reduction()
-    writer.depth = 1
+    write_behind(writer, _weighted_sum(writer, loop, attention, y, x), attention.position, y, x)
     return [(down * points(attention.batch), 1)]
 
 

@@ -18,6 +18,7 @@ from torch import fx
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from treadle_codegen.ir.loops import IntLike
+from treadle_codegen.ir.ops import LOW_FLOATS
 from treadle_codegen.lower.indexing import Shape, as_shape, hint_of, product
 from treadle_codegen.lower.lowerings import LOWERINGS
 from treadle_codegen.lower.registry import name_of
@@ -27,7 +28,6 @@ from treadle_shapes.torch import Kind
 from treadle_shapes.torch import operator as operator_record
 
 aten = torch.ops.aten
-HALVES = (torch.float16, torch.bfloat16)
 _SOFTMAX = {aten._softmax.default: False, aten._safe_softmax.default: True}
 _PRODUCTS = (aten.bmm.default, aten.baddbmm.default)
 _KEPT = frozenset({
@@ -167,7 +167,7 @@ def why_not_point_by_point(node: fx.Node) -> str | None:
 def _factors(scores: fx.Node) -> tuple[fx.Node, fx.Node] | None:
     """The matrices of a product, if they are of 16 bits or have been converted from 16 bits to float32 for it."""
     dtype, factors = scores.meta["val"].dtype, scores.args[-2:]
-    if dtype not in HALVES:
+    if dtype not in LOW_FLOATS:
         found = [_conversion(x) for x in factors]  # type: ignore[arg-type]
         if dtype != torch.float32 or len({c and c[0].meta["val"].dtype for c in found}) != 1 or None in found:
             return None
@@ -178,7 +178,7 @@ def _conversion(node: fx.Node) -> tuple[fx.Node, list[fx.Node]] | None:
     """The 16-bit tensor that a float32 one was converted from, and the views and copies between them, the last one first."""
     steps: list[fx.Node] = []
     while node.op == "call_function" and isinstance(source := node.args[0], fx.Node):
-        if node.target is aten._to_copy.default and source.meta["val"].dtype in HALVES:
+        if node.target is aten._to_copy.default and source.meta["val"].dtype in LOW_FLOATS:
             return source, steps
         record = operator_record(node.target)
         if node.target is not aten.clone.default and (record is None or not record.is_strided_view):
@@ -189,7 +189,7 @@ def _conversion(node: fx.Node) -> tuple[fx.Node, list[fx.Node]] | None:
 
 
 def _without_conversion(graph: fx.Graph, mode: FakeTensorMode, node: fx.Node) -> fx.Node:
-    if node.meta["val"].dtype in HALVES:
+    if node.meta["val"].dtype in LOW_FLOATS:
         return node
     found = _conversion(node)
     assert found is not None
@@ -220,7 +220,7 @@ def why_not_worth_it(factors: tuple[fx.Node, fx.Node], last: fx.Node) -> str | N
     """Why a kernel for attention would not be faster than one for each product, or could not be made."""
     _, rows, terms = factors[0].meta["val"].shape
     keys, columns = factors[1].meta["val"].shape[-1], last.meta["val"].shape[-1]
-    if last.meta["val"].dtype not in HALVES:
+    if last.meta["val"].dtype not in LOW_FLOATS:
         return "values of more than 16 bits"
     if not isinstance(terms, int) or not isinstance(columns, int):
         return "matrices of unknown width"

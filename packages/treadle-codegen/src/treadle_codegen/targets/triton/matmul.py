@@ -46,16 +46,20 @@ def write_matmul(writer: BodyWriter, loop: Loop, product: Product, tiling: Matmu
     x = index_dim(writer, "x", product.columns, "XBLOCK", "[None, :]")
     writer.add_dim(y, "row * YBLOCK + ")
     writer.add_dim(x, "column * XBLOCK + ")
-    total_name = _sum(writer, loop, product, y, x)
-    writer.dims = {"y": y, "x": x}
-    for k, section in enumerate(writer.kernel.sections):
-        section_writer = SectionWriter(writer, section, k)
-        section_writer.results[(0, product.position)] = total_name
-        section_writer.write_after_reduction()
-    writer.depth = 1
+    write_behind(writer, _sum(writer, loop, product, y, x), product.position, y, x)
     return [
         (min(tiling.programs, total) if isinstance(total, int) and tiling.programs else tiling.programs or total, 1)
     ]
+
+
+def write_behind(writer: BodyWriter, sums: str, position: int, y: Dim, x: Dim) -> None:
+    """Write what happens to a block of sums, which are the result at `position` of the kernel's first loop. It ends the body."""
+    writer.dims = {"y": y, "x": x}
+    for k, section in enumerate(writer.kernel.sections):
+        section_writer = SectionWriter(writer, section, k)
+        section_writer.results[(0, position)] = sums
+        section_writer.write_after_reduction()
+    writer.depth = 1
 
 
 def _place(writer: BodyWriter, product: Product, down: IntLike, across: IntLike, group: int) -> None:
