@@ -63,7 +63,7 @@ _TELL_OBJECTS = ("weak-reference", "identity-of-made", "frame-read")
 # So many calls of a code object that hold objects weakly run in Python and are traced anew: the first ones may set up what later ones find.
 _MOST_LEFT = 2
 # After so many calls that set something up, those that break for this reason break the graph.
-_MOST_INITIALISED = {"lazy-module": 8, "outside-lock": 2}
+_MOST_INITIALISED = {"lazy-module": 8, "outside-lock": 2, "not-cached": 4}
 # So many traces of a code object decide on random numbers that they foresee. Where calls keep deciding differently, each needs a trace.
 _MOST_FORESEEN = 4
 # After so many traces in which no tensor was computed, a code object is left alone for good.
@@ -231,10 +231,10 @@ class Compilation:
         return Leave(_skip_for(reason))
 
     def _left_to_initialise(self, reason: Unsupported | None) -> Leave | None:
-        """Leave a call to Python, with all that it calls, that sets up what later calls find: a lazy module makes its parameters, or a lock
-        guards what is done once. A split call would be judged by pieces that no later call has.
+        """Leave a call to Python, with all that it calls, that sets up what later calls find: a lazy module makes its parameters, a lock
+        guards what is done once, or a cache keeps what it is asked for. A split call would be judged by pieces that no later call has.
 
-        A function that makes lazy modules itself or takes a lock, in every call, breaks there instead.
+        A function that makes lazy modules itself, takes a lock, or asks for something else, in every call, breaks there instead.
         """
         if reason is None or self.state.left_to_initialise >= _MOST_INITIALISED.get(reason.code, 0):
             return None

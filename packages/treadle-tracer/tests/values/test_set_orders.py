@@ -71,3 +71,58 @@ def test_sets_iterate_as_in_eager(program, count):
         assert got[1:] == want[1:]
         assert torch.equal(got[0], want[0])
     assert not said.breaks and not said.skips
+
+
+SEEN = set(NAMES)
+
+
+class Registry:
+    """It makes a new state for each question, as some libraries do."""
+
+    def __init__(self):
+        self.seen = {object() for _ in range(20)} | SEEN
+
+    def copied(self, x):
+        seen = set()
+        seen.update(self.seen)
+        seen.add("another")
+        seen.discard(NAMES[3])
+        self.seen = seen
+        return x * 2
+
+    def made_by_copy(self, x):
+        self.seen = self.seen.copy()
+        return x * len(self.seen)
+
+    def made_by_class(self, x):
+        seen = set(self.seen)
+        seen |= {1, 2}
+        self.seen = seen
+        return x * 2
+
+
+@pytest.mark.parametrize("method", ["copied", "made_by_copy", "made_by_class"])
+def test_a_copy_of_a_set_from_outside_iterates_as_in_python(method):
+    x = torch.ones(2)
+    registry, expected = Registry(), Registry()
+    registry.seen, expected.seen = SEEN, SEEN
+    run, said = compiled(getattr(Registry, method))
+    for _ in range(4):
+        assert torch.equal(run(registry, x), getattr(Registry, method)(expected, x))
+        assert list(registry.seen) == list(expected.seen)
+    assert not said.codes() and not said.skips
+    assert registry.seen is not SEEN and len(SEEN) == len(NAMES)
+
+
+def test_a_copy_of_a_set_that_changes_behind_it():
+    def program(x, given):
+        copied = set()
+        copied.update(given)
+        given.add("another")
+        return x * 2, copied
+
+    run, _ = compiled(program)
+    for _ in range(3):
+        given, expected = set(NAMES), set(NAMES)
+        assert list(run(torch.ones(2), given)[1]) == list(program(torch.ones(2), expected)[1])
+        assert list(given) == list(expected)

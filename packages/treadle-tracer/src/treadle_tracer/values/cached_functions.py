@@ -2,7 +2,7 @@
 
 Of constants they are asked while tracing, and again by a guard, so the cache is the one that the program has. A function that the cache
 has no answer of runs while the call is traced, but only where that is no other moment to it than in eager: where nothing has been printed,
-written or drawn before. Of numbers that are not known yet they are evaluated in place where that cannot be told from finding the answer
+written or drawn before. Of an object that the trace has made, which a cache without an answer would keep, it runs in Python. Of numbers that are not known yet they are evaluated in place where that cannot be told from finding the answer
 in the cache: the function only computes from its arguments, and nobody changes what it gives. Otherwise the numbers become constants, and
 each of the first few has a graph; behind them, the graph breaks at the call.
 """
@@ -21,13 +21,13 @@ from treadle_tracer.source import ConstSource
 from treadle_tracer.values.base import ConcreteValue, Constant, settled
 from treadle_tracer.values.cached_answers import CachedAnswer, is_answered
 from treadle_tracer.values.call_effects import only_computes
-from treadle_tracer.values.class_lookup import lookup
 from treadle_tracer.values.constants import is_constant_object, is_trusted_name
 from treadle_tracer.values.graph_functions import goes_into_graph
 from treadle_tracer.values.mappings import DictValue
 from treadle_tracer.values.outside_decisions import place_of_decision
 from treadle_tracer.values.sequences import ListValue, TupleValue
 from treadle_tracer.values.tensor import SymbolicValue
+from treadle_tracer.values.twins import Twins
 from treadle_tracer.values.value import Value
 
 if TYPE_CHECKING:
@@ -54,11 +54,14 @@ def _call(tx: TraceContext, cached: ConcreteValue, args: list[Value], kwargs: di
     function, place = ConstSource(cached.obj), place_of_decision(tx)
     if tx.symbols.keeps_differing(place) and not tx.symbols.wants_one_graph:
         raise Unsupported("builtin-call", f"{cached.describe()}, whose results are cached and keep differing here")
-    plain = [_plain(tx, cached, arg) for arg in args]
-    named = {name: _plain(tx, cached, arg) for name, arg in kwargs.items()}
+    twins = Twins(tx, "builtin-call", f"{cached.describe()}, whose results are cached, of ")
+    plain = [twins.of(arg) for arg in args]
+    named = {name: twins.of(arg) for name, arg in kwargs.items()}
     before = sum(known.call[0] == place for known in tx.guards.callables_at(function) if type(known) is CachedAnswer)
-    answer = CachedAnswer(plain, named, (place, before), of_numbers)
+    answer = CachedAnswer(plain, named, (place, before), of_numbers or twins.has_numbers)
     if not is_answered(cached.obj, answer.args, answer.kwargs):
+        if twins.has_made:
+            raise Unsupported("not-cached", cached.describe())
         tx.mutations.begin_write()
         reason = "its cache is full" if _is_full(cached.obj) else why_not_run_now(tx)
         if reason is not None:
@@ -95,21 +98,6 @@ def why_not_run_now(tx: TraceContext) -> str | None:
     if any(node.op.startswith("call_") and not only_computes(node) for node in tx.graph.nodes):
         return "operators wait that write to tensors or draw random numbers"
     return None
-
-
-def _plain(tx: TraceContext, cached: Value, arg: Value) -> Any:
-    """An argument of a cached function: a constant, a number as it is at this call, or an object that is hashed by identity."""
-    if arg.is_constant():
-        return arg.constant()
-    if isinstance(arg, SymbolicValue):
-        return tx.specialise(arg)
-    if isinstance(arg, TupleValue) and is_one_of(arg.cls, (tuple, torch.Size)):
-        return tuple(_plain(tx, cached, item) for item in arg.unpack(tx))
-    obj, cls = getattr(arg, "obj", None), arg.python_type()
-    by_identity = lookup(tx, cls, "__hash__") is object.__hash__ and lookup(tx, cls, "__eq__") is object.__eq__
-    if obj is not None and isinstance(arg.source, ConstSource) and by_identity and not tx.mutations.is_mutated(arg):
-        return obj
-    raise Unsupported("builtin-call", f"{cached.describe()}, whose results are cached, of {arg.describe()}")
 
 
 # ---- numbers that are not known yet

@@ -18,17 +18,19 @@ class KeyByEquality:
     """What the trace's own dicts hold in place of such an object. They ask its `__eq__` where Python's dicts do: of what has the same
     hash and is not the same object.
 
-    A dict or set that leaves the trace is filled by Python, which hashes and compares once more, so neither may have effects. Raises
-    Unsupported where they have, and where the hash is not known.
+    A dict or set that leaves the trace is filled by Python, which hashes and compares once more, so neither may have effects, but that an
+    object made in the trace may keep its hash. Raises Unsupported where they have, and where the hash is not known.
+
+    is_outside  the object is from outside: in an outside container it has the hash of an earlier time
     """
 
-    __slots__ = ("_hash", "_state", "_tx", "_value")
+    __slots__ = ("_hash", "_state", "_tx", "_value", "is_outside")
 
-    def __init__(self, tx: TraceContext, value: Value):
-        self._tx, self._value = tx, value
+    def __init__(self, tx: TraceContext, value: Value, is_outside: bool = False):
+        self._tx, self._value, self.is_outside = tx, value, is_outside
         before = tx.mutations.snapshot()
         self._hash = hash_result(tx, call_special(tx, value, "__hash__", []))
-        _check_unchanged(tx, before, value)
+        check_unchanged(tx, before, value, but_own=not is_outside)
         self._state = _state(tx.mutations, value)
 
     def __hash__(self) -> int:
@@ -45,7 +47,7 @@ class KeyByEquality:
             raise Unsupported("hash", self._value.describe())
         before = self._tx.mutations.snapshot()
         equal = self._tx.compare("==", self._value, other).truth(self._tx)
-        _check_unchanged(self._tx, before, self._value)
+        check_unchanged(self._tx, before, self._value)
         return equal
 
     def check_state(self, mutations: Writes) -> None:
@@ -69,6 +71,13 @@ def asks_objects(hashed: Any) -> bool:
     if type(hashed) is tuple:
         return any(map(asks_objects, hashed))
     return isinstance(hashed, KeyByEquality)
+
+
+def is_of_earlier_time(hashed: Any) -> bool:
+    """Whether an outside container has hashed this key, or an item of it, by code of the program."""
+    if type(hashed) is tuple:
+        return any(map(is_of_earlier_time, hashed))
+    return isinstance(hashed, KeyByEquality) and hashed.is_outside
 
 
 def hash_result(tx: TraceContext, found: Value) -> int:
@@ -116,6 +125,14 @@ def _state(mutations: Writes, value: Value) -> list[Any]:
     return found
 
 
-def _check_unchanged(tx: TraceContext, before: Any, value: Value) -> None:
-    if tx.mutations.snapshot() != before:
+def check_unchanged(tx: TraceContext, before: Any, value: Value, but_own: bool = False) -> None:
+    """Raise Unsupported where the `__hash__` or `__eq__` of an object has written anything since the snapshot `before`; `but_own`: anything
+    but attributes of the object itself."""
+    after = tx.mutations.snapshot()
+    if but_own and tx.mutations.attrs_of(value):
+        (attributes, *others), (attributes_before, *others_before) = after, before
+        own = attributes_before.get(id(value), {})
+        after = ({**attributes, id(value): own}, *others)
+        before = ({**attributes_before, id(value): own}, *others_before)
+    if after != before:
         raise Unsupported("hash", f"{value.describe()}, whose __hash__ or __eq__ has effects")

@@ -26,7 +26,7 @@ from treadle_tracer.values.constants import is_constant_object
 from treadle_tracer.values.dict_writes import DictWrites
 from treadle_tracer.values.iteration import DictIterator
 from treadle_tracer.values.key_guards import guard_key_of, guard_keys_of, guard_open_key, item_source, open_item
-from treadle_tracer.values.keys import asks_objects, check_keys
+from treadle_tracer.values.keys import asks_objects, check_keys, is_of_earlier_time
 from treadle_tracer.values.outside_identity import settle_address
 from treadle_tracer.values.sequences import TupleValue, symbolic_length
 from treadle_tracer.values.tuple_keys import is_followed, read_items
@@ -422,9 +422,12 @@ def outside_hash_key(tx: TraceContext, key: Value) -> Any:
     if key.__class__ is Constant and type(key.constant()) is int:
         return key.constant()  # that it may be an address matters where it becomes a key of the trace's own
     try:
-        return key.hash_key(tx)
+        found = key.hash_key(tx)
     except Raised as raised:
         raise Unsupported("hash", key.describe()) from raised
+    if is_of_earlier_time(found):
+        raise Unsupported("hash", key.describe())
+    return found
 
 
 def dict_of(items: Mapping[str, Value]) -> DictValue:

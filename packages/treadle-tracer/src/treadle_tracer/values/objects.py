@@ -106,8 +106,8 @@ class ObjectValue(Value):
                 return self
             tx.hashed[id(self.obj)] = self
             return self.obj
-        if self.obj is None and isinstance(hasher, types.FunctionType):
-            return KeyByEquality(tx, self)
+        if isinstance(hasher, types.FunctionType) and (self.obj is None or self.source is not None):
+            return KeyByEquality(tx, self, is_outside=self.obj is not None)
         is_fixed = not isinstance(hasher, types.FunctionType) and not class_may_change(self.cls)
         if self.obj is None or self.source is None or not is_fixed:
             raise Unsupported("hash", self.describe())

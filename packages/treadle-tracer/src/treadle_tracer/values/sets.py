@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from treadle_tracer.errors import Unsupported
 from treadle_tracer.source import ConstSource
 from treadle_tracer.tables import by_name
-from treadle_tracer.values.base import NONE, boolean
+from treadle_tracer.values.base import NONE, Constant, boolean
 from treadle_tracer.values.class_lookup import lookup
 from treadle_tracer.values.iteration import FixedIterator, IteratorValue
 from treadle_tracer.values.keys import check_keys
@@ -47,7 +47,8 @@ class SetValue(Value):
         self.popped: list[Value] = []
         self.is_changed = False
         self.real: Any = None if self.entries else set()
-        self.calls: list[tuple[Any, tuple[Value, ...]]] = []  # the program's changes of an outside set
+        # The program's changes: of an outside set; of one that the program has made, all since it was empty where real sets cannot follow.
+        self.calls: list[tuple[Any, tuple[Value, ...]]] = []
 
     @classmethod
     def of(cls, tx: TraceContext, items: list[Value], kind: type = set) -> SetValue:
@@ -72,11 +73,14 @@ class SetValue(Value):
 
     def changed(self, tx: TraceContext, function: Callable[..., Any], args: list[Value], real: Any = None) -> None:
         """`function(self, *args)` has changed the items; `real` has the same history."""
+        was_empty = not self.is_changed and self.real is not None and not self.real
         self.real = real
         self.is_changed = True
         if self.source is not None:
             tx.mutations.mutated(self)
             self.calls.append((function, tuple(_as_it_is(tx, arg) for arg in args)))
+        elif real is None and (was_empty or self.calls):
+            self.calls = _with_call(tx, self.calls, function, args)
 
     def calls_to_replay(self) -> Any:
         """The same calls as the program's: the order in which a set iterates depends on its history."""
@@ -134,6 +138,9 @@ class SetValue(Value):
         if self.source is not None:
             self.source.emit(cg.cb)
             return
+        if not self.has_order_of_its_items() and self.calls:
+            self._reconstruct_by_calls(cg)
+            return
         if not self.has_order_of_its_items() or (self.popped and self.is_changed):
             raise Unsupported("set-order", self.describe())
         if self.popped:
@@ -146,6 +153,14 @@ class SetValue(Value):
         cg.const(self.cls)
         self.reconstruct_contents(cg)
         cg.cb.call(1)
+
+    def _reconstruct_by_calls(self, cg: Any) -> None:
+        """Do to an empty set what the program has done: it iterates as the sets from outside that were added to it."""
+        check_keys(self.entries, cg.mutations)
+        args = [arg for _, args in self.calls for arg in args]
+        if any(arg.source is not None and cg.mutations.is_mutated(arg) for arg in args):
+            raise Unsupported("set-order", self.describe())
+        cg.call_const(_made_by, *(TupleValue((Constant(function), *args)) for function, args in self.calls))
 
     def has_order_of_its_items(self) -> bool:
         """Whether a fresh set of the items is known to iterate as this one does. Objects hashed by address have no order of their own."""
@@ -220,6 +235,27 @@ def _as_it_is(tx: TraceContext, value: Value) -> Value:
     if isinstance(value, TupleValue):
         return value  # the very object may become a member
     return TupleValue(value.unpack(tx)) if isinstance(value, (Sequence, DictValue, DictView)) else value
+
+
+def _with_call(
+    tx: TraceContext, calls: list[tuple[Any, tuple[Value, ...]]], function: Callable[..., Any], args: list[Value]
+) -> list[tuple[Any, tuple[Value, ...]]]:
+    """The calls with one more; none where it cannot be made again."""
+    taken = []
+    for arg in args:
+        is_outside = isinstance(arg, SetValue) and arg.source is not None
+        if is_outside and tx.mutations.is_mutated(arg):
+            return []
+        taken.append(arg if is_outside else _as_it_is(tx, arg))
+    return [*calls, (function, tuple(taken))]
+
+
+def _made_by(*calls: Any) -> set[Any]:
+    """A set after these calls."""
+    made: set[Any] = set()
+    for function, *args in calls:
+        function(made, *args)
+    return made
 
 
 def replace_items(
@@ -349,6 +385,8 @@ def copy_set(value: SetValue, cls: type) -> SetValue:
     """`cls(value)`. The table of a copy depends on that of the original, which is not known of an outside set."""
     made = SetValue(dict(value.entries), cls)
     made.real = cls(value.real) if value.real is not None and value.source is None else None
+    if value.source is not None and cls is set:
+        made.calls = [(set.update, (value,))]
     return made
 
 

@@ -46,6 +46,7 @@ from treadle_tracer.values.tensor import SymbolicValue, TensorValue, length_of
 from treadle_tracer.values.tensor_numbers import truth_value
 from treadle_tracer.values.tracebacks import RunTimeTraceback
 from treadle_tracer.values.unbacked import is_unbacked
+from treadle_tracer.values.twins import Twins
 from treadle_tracer.values.value import Raised, Value, call_special
 from treadle_tracer.weakly import reference_to, referent
 
@@ -273,6 +274,8 @@ def _hash(tx: TraceContext, args: Args, kwargs: Kwargs) -> Value:
     if isinstance(args[0], ObjectValue) and isinstance(lookup(tx, args[0].cls, "__hash__"), types.FunctionType):
         return Constant(hash_result(tx, call_special(tx, args[0], "__hash__", [])))
     _read(tx, args[0])
+    if not args[0].is_constant() and isinstance(args[0], (TupleValue, SetValue)):
+        return Constant(hash(Twins(tx, "hash", "").of(args[0])))
     if not args[0].is_constant():
         raise Unsupported("hash", args[0].describe())
     return tx.fold(hash, args, kwargs)
