@@ -2,9 +2,10 @@
 
 Of constants they are asked while tracing, and again by a guard, so the cache is the one that the program has. A function that the cache
 has no answer of runs while the call is traced, but only where that is no other moment to it than in eager: where nothing has been printed,
-written or drawn before. Of an object that the trace has made, which a cache without an answer would keep, it runs in Python. Of numbers that are not known yet they are evaluated in place where that cannot be told from finding the answer
-in the cache: the function only computes from its arguments, and nobody changes what it gives. Otherwise the numbers become constants, and
-each of the first few has a graph; behind them, the graph breaks at the call.
+written or drawn before. Of an object that the trace has made, which a cache without an answer would keep, it runs in Python. Of numbers
+that are not known yet functions are evaluated in place where that cannot be told from finding the answer in the cache: the function only
+computes from its arguments, and nobody changes what it gives. Otherwise the numbers become constants, and each of the first few has a
+graph; behind them, the graph breaks at the call.
 """
 
 from __future__ import annotations

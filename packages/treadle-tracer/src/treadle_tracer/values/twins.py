@@ -74,8 +74,10 @@ class Twins:
         return Unsupported(self._code, self._context + value.describe())
 
     def _outside(self, value: Value) -> Any:
-        """An outside object, which is its own twin unless the program has changed it: one that is hashed by its address. Other calls may have
-        others that are equal in the place of one that is hashed by what it holds."""
+        """An outside object that is hashed by its address is its own twin, unless the program has changed it.
+
+        In the place of one that is hashed by what it holds, other calls may have others that are equal.
+        """
         tx, cls, obj = self._tx, value.python_type(), value.obj  # type: ignore[attr-defined]
         if value.source is None or tx.mutations.is_mutated(value) or tx.mutations.attrs_of(value):
             raise self._refused(value)

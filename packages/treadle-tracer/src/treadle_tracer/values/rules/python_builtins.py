@@ -45,8 +45,8 @@ from treadle_tracer.values.teed_iterators import tee
 from treadle_tracer.values.tensor import SymbolicValue, TensorValue, length_of
 from treadle_tracer.values.tensor_numbers import truth_value
 from treadle_tracer.values.tracebacks import RunTimeTraceback
-from treadle_tracer.values.unbacked import is_unbacked
 from treadle_tracer.values.twins import Twins
+from treadle_tracer.values.unbacked import is_unbacked
 from treadle_tracer.values.value import Raised, Value, call_special
 from treadle_tracer.weakly import reference_to, referent
 
