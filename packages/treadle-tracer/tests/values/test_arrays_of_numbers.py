@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 from array_programs import look
-from compile_runs import compiled, item
+from compile_runs import compiled, item, whole
 
 np = pytest.importorskip("numpy", "2.0")
 
@@ -132,3 +132,53 @@ def test_many_numbers_are_left_to_numpy():
         numbers = torch.rand(300, generator=torch.Generator().manual_seed(seed), dtype=torch.float64).tolist()
         assert look(fast(torch.ones(2), numbers)[1]) == look(np.mean(numbers))
     assert len(said.graphs) <= 4
+
+
+# ---- arrays without dimensions
+
+
+def _written(x):
+    array = np.array(8)
+    other = array
+    other += 1
+    array[...] = array * 2
+    return x * 2, array, other
+
+
+def _of_a_tensor(x):
+    array = np.array(8.5)
+    return torch.from_numpy(array).sin() + x, array, isinstance(array, np.ndarray), array.ndim
+
+
+@pytest.mark.parametrize("program", [_written, _of_a_tensor])
+def test_an_array_of_a_constant_is_a_new_one_at_every_call(program):
+    """It is no scalar: the program may write to it."""
+    run, said = compiled(program)
+    x = torch.ones(2)
+    first = run(x)
+    first[1][...] = 99
+    second, expected = run(x), program(x)
+    assert torch.equal(second[0], expected[0]) and second[2:] == expected[2:]
+    assert type(second[1]) is np.ndarray and second[1] == expected[1] and second[1].dtype == expected[1].dtype
+    whole(said)
+
+
+def _divided(x):
+    return x / (np.array(x.shape[1]) / 2).item()
+
+
+def _sized(x):
+    return torch.from_numpy(np.array(x.shape[1])) * x, x[:, : int(np.array(x.shape[1])) - 1]
+
+
+def _converted(x):
+    return torch.as_tensor(np.asarray(x.shape[1], dtype=np.float32)) * x, float(np.array(x.shape[1]))
+
+
+@pytest.mark.parametrize("program", [_divided, _sized, _converted])
+def test_an_array_of_a_size_serves_all_sizes(program):
+    run, said = compiled(program)
+    for columns in (4, 5, 6, 7):
+        x = torch.randn(3, columns)
+        torch.testing.assert_close(run(x), program(x), rtol=0, atol=0)
+    assert not said.codes() and len(said.graphs) == 2

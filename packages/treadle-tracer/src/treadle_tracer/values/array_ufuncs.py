@@ -85,7 +85,7 @@ def as_array(tx: TraceContext, value: Value) -> ArrayValue:
             are_rows = any(isinstance(item, Sequence) for item in items)
             return _stacked(tx, [as_array(tx, item) for item in items]) if are_rows else array_of_numbers(tx, items)
         value = Constant([_plain(tx, item) for item in value.items])
-    elif has_changing_numbers(tx, value):
+    elif has_changing_numbers(tx, value) or isinstance(value, SymbolicValue):
         return array_of_number(tx, value)
     if isinstance(value, NumpyNumber):
         value = value.fixed(tx)

@@ -44,8 +44,9 @@ def is_numpy_type(cls: type) -> bool:
 
 
 def is_numpy_scalar(obj: Any) -> bool:
-    """Whether the object is a number of NumPy's."""
-    return is_numpy_type(type(obj)) and hasattr(obj, "item") and getattr(obj, "shape", None) == ()
+    """Whether the object is a number of NumPy's, which never changes: no array without dimensions."""
+    cls = type(obj)
+    return is_numpy_type(cls) and not hasattr(cls, "__setitem__") and getattr(obj, "shape", None) == ()
 
 
 def is_numpy_dtype(obj: Any) -> bool:
