@@ -202,7 +202,9 @@ class Compilation:
         reason = result.reason
         if reason is None or self.options.fullgraph:
             return None
-        is_lost = isinstance(reason, MadeWithFinalizer) and not can_watch(reason, self.model, result.index)
+        is_lost = isinstance(reason, MadeWithFinalizer) and not can_watch(
+            reason, self.model, result.index, result.stack
+        )
         if reason.code not in _TELL_OBJECTS and not is_lost:
             return None
         skip = _skip_for(reason)

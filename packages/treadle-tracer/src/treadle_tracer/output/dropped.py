@@ -10,6 +10,7 @@ drops it is left to Python.
 
 from __future__ import annotations
 
+import gc
 import types
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
@@ -17,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from ..bytecode import read
 from ..errors import Unsupported
 from ..values.base import LazyValue, settled
-from ..values.finalizers import has_finalizer
+from ..values.finalizers import HOLDING_ITERATORS, has_finalizer
 from .replacement import Usage
 
 if TYPE_CHECKING:
@@ -75,6 +76,8 @@ def death_runs_code(obj: Any) -> bool:
     kind = type(obj)
     if kind is types.MethodType:
         return death_runs_code(obj.__self__)
+    if kind in HOLDING_ITERATORS:
+        return any(map(death_runs_code, gc.get_referents(obj)))
     if kind is types.GeneratorType:
         if obj.gi_frame is None:
             return False

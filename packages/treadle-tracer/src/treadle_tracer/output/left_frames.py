@@ -24,7 +24,7 @@ from ..bytecode import OPS, ArgKind, CodeModel, Instruction, SlotKind, live_loca
 from ..bytecode.splice import Continuation, restart_index, why_not_cut
 from ..errors import Unsupported
 from ..values.base import NULL, ConcreteValue, settled
-from ..values.finalizers import MadeWithFinalizer, has_finalizer
+from ..values.finalizers import HOLDING_ITERATORS, MadeWithFinalizer, has_finalizer
 from ..values.value import Value
 from .continuations import family_of, index_in_original, resumed_call_at
 
@@ -196,15 +196,32 @@ def whole_call(model: CodeModel, index: int) -> int:
     return index
 
 
-def can_watch(made: MadeWithFinalizer, model: CodeModel, index: int) -> bool:
-    """Whether what the call `index` makes stays on the operand stack or in a variable of the frame, or dies there or behind the frame."""
+def can_watch(made: MadeWithFinalizer, model: CodeModel, index: int, stack: Sequence[Value]) -> bool:
+    """Whether what the call `index` makes stays on the operand stack or in a variable of the frame, or dies there or behind the frame.
+
+    stack: the operand stack in front of the call, with its arguments
+    """
     index = whole_call(model, index) + 1
     following = model.instructions[index].opname
     if following in ("POP_TOP", "RETURN_VALUE"):
         return True
     if following == "BEFORE_WITH":
         following = model.instructions[index + 1].opname
-    return made.is_result and following in _KEEPS_IN_FRAME
+    return made.is_result and (following in _KEEPS_IN_FRAME or _is_iterated(model, index, stack))
+
+
+def _is_iterated(model: CodeModel, index: int, stack: Sequence[Value]) -> bool:
+    """Whether an iterator of C takes what the instruction in front of `index` makes, and only constants behind it:
+    `enumerate(tqdm(batches), 1)`."""
+    made, behind = model.instructions[index - 1], index
+    while model.instructions[behind].opname == "LOAD_CONST":
+        behind += 1
+    call = model.instructions[whole_call(model, behind)]
+    if made.opname not in CALL_SLOTS or call.opname != "CALL":
+        return False
+    below = stack[: -CALL_SLOTS[made.opname](made.arg or 0)]
+    taken = below[-(CALL_SLOTS[call.opname](call.arg or 0) - 1 - (behind - index)) :][:2]
+    return any(isinstance(value, ConcreteValue) and value.obj in HOLDING_ITERATORS for value in taken)
 
 
 def why_not_resume(model: CodeModel, index: int, stack: Sequence[Value]) -> str | None:

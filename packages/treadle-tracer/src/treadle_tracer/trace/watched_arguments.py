@@ -10,8 +10,9 @@ Otherwise the frame is left at the instruction that drops the object, and Python
 
 from __future__ import annotations
 
+import types
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from treadle_tracer.errors import PathEnds, Unsupported
 from treadle_tracer.output.dropped import death_runs_code
@@ -29,7 +30,10 @@ class WatchedArguments:
     """The arguments of a continuation whose death runs code."""
 
     def __init__(self, arguments: Mapping[str, LazyValue]):
-        self._watched = {id(value.obj): value for value in arguments.values() if death_runs_code(value.obj)}
+        values = sorted(
+            arguments.values(), key=lambda value: type(value.obj) is not types.MethodType
+        )  # the object, if it is there
+        self._watched = {_identity(value.obj): value for value in values if death_runs_code(value.obj)}
 
     def __bool__(self) -> bool:
         return bool(self._watched)
@@ -54,15 +58,22 @@ def _note_held(held: set[int], values: Iterable[Value]) -> None:
         found = settled(value)
         if isinstance(found, BoundMethod):
             found = settled(found.instance)
-        held.add(id(getattr(found, "obj", None)))
+        held.add(_identity(getattr(found, "obj", None)))
+
+
+def _identity(obj: Any) -> int:
+    """Which object it is; of a method, whose: `with` holds the object by its `__exit__`."""
+    return id(obj.__self__ if type(obj) is types.MethodType else obj)
 
 
 def _does_nothing(frame: Frame, value: LazyValue) -> bool:
     """Whether the finalizer of the object has no effect now. If so, the trace relies on it."""
     tx = frame.tx
-    if not has_finalizer(value.python_type()):
+    instance = settled(value.force(tx))
+    if isinstance(instance, BoundMethod):
+        instance = settled(instance.instance)
+    if not has_finalizer(instance.python_type()):
         return False
-    instance = value.force(tx)
     if tx.mutations.attrs_of(instance):  # these may be objects of the trace, which change unnoticed
         return False
     calls = tx.graph.calls

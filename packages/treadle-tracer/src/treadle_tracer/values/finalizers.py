@@ -5,12 +5,17 @@ from __future__ import annotations
 import types
 from typing import TYPE_CHECKING
 
+from treadle_tracer.by_identity import IdentitySet
 from treadle_tracer.class_facts import mro_of
 from treadle_tracer.errors import Unsupported
 from treadle_tracer.values.class_lookup import find_in_mro
 
 if TYPE_CHECKING:
     from treadle_tracer.values.value import TraceContext
+
+
+HOLDING_ITERATORS = IdentitySet((enumerate, zip, map, filter))
+"""Classes of iterators that hold what they iterate over, which dies with them."""
 
 
 class MadeWithFinalizer(Unsupported):
