@@ -199,3 +199,17 @@ def test_hashes_of_sizes_and_objects_are_known():
         x = torch.randn(rows, 3)
         assert run(x, x)[1:] == program(x, x)[1:]
     assert not said.codes()
+
+
+def test_a_hash_of_a_number_that_changes_is_a_constant():
+    def program(x, signature):
+        known = {Signature(x.shape): 1, signature: 2}
+        return x * len(known) * known[Signature(signature.shape)], hash(x.shape[0])
+
+    run, said = compiled(program)
+    for rows in (2, 3, 4, 3):
+        x = torch.randn(rows, 3)
+        for shape in ((rows, 3), (9, 9)):
+            found, expected = run(x, Signature(shape)), program(x, Signature(shape))
+            assert torch.equal(found[0], expected[0]) and found[1] == expected[1]
+    assert not said.codes()

@@ -274,7 +274,7 @@ def _hash(tx: TraceContext, args: Args, kwargs: Kwargs) -> Value:
     if isinstance(args[0], ObjectValue) and isinstance(lookup(tx, args[0].cls, "__hash__"), types.FunctionType):
         return Constant(hash_result(tx, call_special(tx, args[0], "__hash__", [])))
     _read(tx, args[0])
-    if not args[0].is_constant() and isinstance(args[0], (TupleValue, SetValue)):
+    if not args[0].is_constant() and isinstance(args[0], (TupleValue, SetValue, SymbolicValue)):
         return Constant(hash(Twins(tx, "hash", "").of(args[0])))
     if not args[0].is_constant():
         raise Unsupported("hash", args[0].describe())
