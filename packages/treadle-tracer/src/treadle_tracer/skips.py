@@ -20,8 +20,10 @@ from typing import Any
 import torch
 
 from .by_identity import is_one_of
-from .class_facts import is_subtype
+from .class_facts import is_made_by_statement, is_subtype, mro_of, namespace_of
 from .left_below import is_left_below
+from .plain_reads import PlainReads
+from .values.constants import is_numpy_scalar
 
 
 class SkipKind(enum.Enum):
@@ -195,11 +197,24 @@ def why_no_tensors(
 ) -> Skip | None:
     """Why the frame surely computes with no tensor; None when it might. Looks only at arguments and names, never runs user code."""
     names = [globals_[name] for name in code.co_names if name in globals_]
-    for obj in (*arguments.values(), *names, *map(_contents, closure)):
+    for obj in (*names, *map(_contents, closure)):
         if may_hold_tensors(obj):
+            return None
+    for name, obj in arguments.items():
+        if may_hold_tensors(obj) and not (
+            _has_plain_lookup(obj) and PlainReads(may_hold_tensors).are_all(code, name, obj)
+        ):
             return None
     text = "no argument or name of the function refers to torch, a tensor or an object that could hold one"
     return Skip(SkipKind.NO_TENSOR, text)
+
+
+def _has_plain_lookup(obj: Any) -> bool:
+    """Whether an object is of a class of the program, whose attributes are found in the usual way."""
+    cls = type(obj)
+    if is_subtype(cls, torch.Tensor) or not is_made_by_statement(cls):
+        return False
+    return not any("__getattribute__" in namespace_of(base) for base in mro_of(cls) if base is not object)
 
 
 def _contents(cell: Any) -> Any:
@@ -213,7 +228,7 @@ def may_hold_tensors(obj: Any, depth: int = 3) -> bool:
     """Whether an object is a tensor, or something may be found through it that is one."""
     if is_subtype(type(obj), ModuleType):
         return obj.__name__.partition(".")[0] == "torch"
-    if any(is_subtype(type(obj), kind) for kind in _PLAIN):
+    if any(is_subtype(type(obj), kind) for kind in _PLAIN) or is_numpy_scalar(obj):
         return False
     if type(obj) is FunctionType:
         return why_not_trace_file(obj.__code__.co_filename) is None or str(obj.__module__).startswith("torch")

@@ -66,9 +66,17 @@ def why_not_left_inside(frame: Leavable) -> str | None:
 def _why_no_tensors(frame: Leavable) -> Skip | None:
     """Why the frame surely computes with no tensor; None when it might."""
     code = frame.function_code
-    if frame.arguments is None or code.co_freevars or not all(map(_is_plain, frame.arguments)):
+    if frame.arguments is None or code.co_freevars:
         return None
-    return why_no_tensors(code, {}, frame.globals, ())
+    named = zip(code.co_varnames, frame.arguments, strict=False)
+    others = {name: _outside_object(value) for name, value in named if not _is_plain(value)}
+    return None if None in others.values() else why_no_tensors(code, others, frame.globals, ())
+
+
+def _outside_object(value: Value) -> Any:
+    """The object from outside that a value stands for, None for what the trace has made."""
+    value = settled(value)
+    return None if value.source is None else getattr(value, "obj", None)
 
 
 def _is_plain(value: Value) -> bool:
