@@ -268,6 +268,12 @@ def is_small_integer(number: int) -> bool:
     return -(2**31) <= number < 2**31
 
 
+def is_drawn(number: int) -> bool:
+    """Whether an int is too large to be a symbol, and no limit of some type (`sys.maxsize`, `-(2**31)`): a seed, a hash, a time."""
+    size = abs(number)
+    return not is_small_integer(number) and size & (size - 1) != 0 and size & (size + 1) != 0
+
+
 class SizesGuard:
     """Guard callable of all dynamic numbers of an entry: the decisions of the trace hold, and the sizes of 1 are accepted.
 

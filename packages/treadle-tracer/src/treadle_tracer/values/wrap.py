@@ -21,6 +21,7 @@ import torch
 
 from treadle_tracer.by_identity import IdentityDict, is_one_of
 from treadle_tracer.class_facts import defining_package, is_class, is_subtype, own_dict, qualname_of
+from treadle_tracer.dynamic import is_drawn
 from treadle_tracer.errors import Unsupported, without_frames
 from treadle_tracer.source import (
     ApplySource,
@@ -97,6 +98,8 @@ def wrap(tx: TraceContext, obj: Any, source: Source | None) -> Value:
     if cls in CONSTANT_TYPES:
         if cls is int and source is not None and tx.symbols.is_dynamic_integer(source, obj):
             return tx.symbols.integer(tx, obj, source)
+        if cls is int and source is not None and tx.symbols.varies_at(source) and is_drawn(obj):
+            return _drawn_number(tx, obj, source)
         if cls is float and source is not None and tx.symbols.varies_at(source):
             return tx.symbols.float_number(tx, obj, source)
         if cls is str and source is not None and tx.symbols.varies_at(source):
@@ -117,6 +120,12 @@ def wrap(tx: TraceContext, obj: Any, source: Source | None) -> Value:
     if not isinstance(value, Constant):
         tx.wrapped[id(obj)] = (obj, value)
     return value
+
+
+def _drawn_number(tx: TraceContext, obj: int, source: Source) -> Value:
+    """An int that is another one in each call, and too large to be a symbol: Python computes with it."""
+    tx.guards.add(source, "type_is", int)
+    return OpaqueValue(obj, source, Unsupported("varying-number", source.text))
 
 
 def wrap_constant(tx: TraceContext, obj: Any, source: Source | None) -> Value:
