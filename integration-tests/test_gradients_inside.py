@@ -707,6 +707,27 @@ def test_leaves_of_sizes_that_vary():
     assert treadle.stats().graphs == 2 and not treadle.stats().breaks and not treadle.stats().eager_graphs
 
 
+@pytest.mark.parametrize("gather", [lambda x, t: torch.cat([x, t], 1), lambda x, t: (x.mT @ t.sigmoid()).mT], ids=["cat", "product"])
+def test_gradients_of_sizes_that_vary_take_the_layout_of_their_leaf(gather):
+    """A gradient is a part of another, or runs along other dimensions than its leaf: it is copied into the leaf's layout."""
+
+    def step(x, t):
+        x.requires_grad_(True)
+        t.requires_grad_(True)
+        gather(x, t).square().sum().backward()
+        return x.grad, t.grad
+
+    treadle.reset()
+    compiled = treadle.compile(step)
+    for size in (4, 5, 6, 3):
+        given = torch.randn(size, 2), torch.randn(size, 3)
+        expected = step(*(t.clone() for t in given))
+        found = compiled(*(t.clone() for t in given))
+        torch.testing.assert_close(found, expected)
+        assert [t.stride() for t in found] == [t.stride() for t in expected]
+    assert treadle.stats().graphs == 2 and not treadle.stats().breaks and not treadle.stats().eager_graphs
+
+
 def test_a_training_step_that_resamples_serves_all_sizes():
     treadle.reset()
     layer = torch.nn.Conv2d(3, 3, 3, padding=1)

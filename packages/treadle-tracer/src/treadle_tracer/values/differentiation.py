@@ -20,7 +20,7 @@ from treadle_tracer.errors import Unsupported
 from treadle_tracer.source import AttrSource, ConstSource
 from treadle_tracer.values.base import NONE, TRUE, Constant, LazyValue
 from treadle_tracer.values.histories import leaves_of
-from treadle_tracer.values.sequences import ListValue, TupleValue
+from treadle_tracer.values.sequences import TupleValue
 from treadle_tracer.values.tensor import TensorValue
 from treadle_tracer.values.value import Value
 
@@ -209,14 +209,8 @@ def _laid_out(tx: TraceContext, gradient: TensorValue, leaf: TensorValue) -> Ten
         options: dict[str, Value] = {"memory_format": Constant(torch.contiguous_format)}
         made = tx.run_in_graph("call_method", "clone", [gradient], options)
     else:
-        sizes, strides = (_constants(numbers) for numbers in (leaf.fake.shape, leaf.fake.stride()))
+        sizes, strides = (leaf.get_attr(tx, name).call(tx, [], {}) for name in ("size", "stride"))
         empty = tx.run_in_graph("call_method", "new_empty_strided", [gradient, sizes, strides], {})
         made = tx.run_in_graph("call_method", "copy_", [empty, gradient], {})
     assert isinstance(made, TensorValue)
     return made
-
-
-def _constants(numbers: Sequence[Any]) -> ListValue:
-    if any(type(number) is not int for number in numbers):
-        raise Unsupported("autograd-call", "a gradient with symbolic sizes is copied into another layout")
-    return ListValue([Constant(number) for number in numbers])
