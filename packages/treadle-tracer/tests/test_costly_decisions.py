@@ -110,6 +110,40 @@ def calls_halve(x):
     return x
 
 
+class Initialised(torch.nn.Module):
+    """The first batch sets the scale."""
+
+    def __init__(self):
+        super().__init__()
+        self.scale = torch.nn.Parameter(torch.ones(1, 4))
+        self.register_buffer("is_set", torch.tensor(0.0))
+
+    def forward(self, x):
+        if not self.is_set:
+            self.scale.data = x.std(0, keepdim=True).detach()
+            self.is_set = torch.tensor(1.0)
+        return x / self.scale
+
+
+def test_what_the_first_call_alone_decides_is_not_given_up_with_its_pieces():
+    """The call that initialises breaks in every layer, and is not worth compiling. What was decided has cost nothing."""
+    models = [torch.nn.Sequential(*(Initialised() for _ in range(4))) for _ in range(2)]
+
+    def run(model, x):
+        for layer in model:
+            x = layer(x) + 1
+        return x
+
+    fn, recorder = compiled(run, **OPTIONS)
+    breaks = []
+    for n in range(3):
+        x = torch.randn(8, 4) + n
+        torch.testing.assert_close(fn(models[0], x), run(models[1], x))
+        breaks.append(len(recorder.codes()))
+    assert breaks[0] == breaks[-1]
+    assert decisions(run.__code__)
+
+
 def test_functions_called_in_place_do_not_decide_either():
     fn, _ = compiled(calls_halve, **OPTIONS)
     for _ in range(40):

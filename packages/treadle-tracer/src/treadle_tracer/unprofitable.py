@@ -5,8 +5,8 @@ estimates the profit of one run of each graph, entries count their runs.
 
     first call       compiles the function and its continuations. As soon as one of them has a negative profit, the function's entries are
                      taken out, so that its next call misses ("trial")
-    next call        weighs each profit with the number of runs, and takes off what decisions on numbers have cost. Negative: the
-                     function is compiled again without these decisions, if there are any that cost something (`costly_decisions`);
+    next call        weighs each profit with the number of runs, and takes off what decisions on numbers have cost. Negative: if it
+                     is so because of that cost, the function is compiled again without these decisions (`costly_decisions`);
                      else the entries are replaced by ones with the same guards that run the original code, and the entries of the
                      continuations are dropped. Not negative: the entries are put back
     another call     that these guards do not accept compiles again, and is judged again
@@ -165,9 +165,10 @@ def end_trial(
     skip = _why_leave(entries, members)
     if skip is not None:
         pieces = _pieces(members)
+        is_deciding = _decisions_cost_the_profit(entries, members)
         for member, piece in pieces:
             treadle_frame.remove_entry(member, piece)
-        if give_up_deciding(code, [*entries, *[piece for _, piece in pieces]], state_of):
+        if is_deciding and give_up_deciding(code, [*entries, *[piece for _, piece in pieces]], state_of):
             return None, None
         _leave_inlined([*entries, *[piece for _, piece in pieces]], state_of)
         entries = [left_to_python(code, entry, state) for entry in entries]
@@ -305,21 +306,41 @@ def _pieces(members: Sequence[CodeType]) -> list[tuple[CodeType, Any]]:
 
 def _why_leave(entries: Sequence[Any], members: Sequence[CodeType]) -> Skip | None:
     """Why a function with these entries and continuations is left to Python; None if it is not."""
-    # The graphs of a continuation that has been given up never run again.
-    pieces = [*entries, *[piece for member, piece in _pieces(members) if not treadle_frame.is_skipped(member)]]
-    if any(piece.payload.profit is None for piece in pieces):
-        return None
-    profit = sum(piece.payload.profit * (piece.hits + 1) - piece.payload.decided.spent for piece in pieces)
-    calls = sum(entry.hits + 1 for entry in entries)
-    # The runs of a continuation that has reached the limit of entries are not counted.
-    skipped = sum(_TURNS if starts_in_loop(member) else 1 for member in members if treadle_frame.is_skipped(member))
-    profit -= _SKIPPED * calls * skipped
-    if profit >= 0:
+    pieces = _running(entries, members)
+    profit = _profit(entries, members)
+    if profit is None or profit >= 0:
         return None
     graphs = sum(piece.payload.graph_module is not None for piece in pieces)
     what = "graph that is" if graphs == 1 else "graphs that are"
     text = f"it breaks into {graphs} {what} too small to gain anything ({_profit_text(profit)})"
     return Skip(SkipKind.UNPROFITABLE, text)
+
+
+def _running(entries: Sequence[Any], members: Sequence[CodeType]) -> list[Any]:
+    """The entries of a function and of its continuations. The graphs of a continuation that has been given up never run again."""
+    return [*entries, *[piece for member, piece in _pieces(members) if not treadle_frame.is_skipped(member)]]
+
+
+def _profit(entries: Sequence[Any], members: Sequence[CodeType]) -> float | None:
+    """What the entries of a function with these continuations have saved so far, in calls of operators; None if it is not known."""
+    pieces = _running(entries, members)
+    if any(piece.payload.profit is None for piece in pieces):
+        return None
+    calls = sum(entry.hits + 1 for entry in entries)
+    # The runs of a continuation that has reached the limit of entries are not counted.
+    skipped = sum(_TURNS if starts_in_loop(member) else 1 for member in members if treadle_frame.is_skipped(member))
+    saved = sum(piece.payload.profit * (piece.hits + 1) for piece in pieces)
+    return saved - _spent_on_decisions(entries, members) - _SKIPPED * calls * skipped
+
+
+def _spent_on_decisions(entries: Sequence[Any], members: Sequence[CodeType]) -> float:
+    return sum(piece.payload.decided.spent for piece in _running(entries, members))
+
+
+def _decisions_cost_the_profit(entries: Sequence[Any], members: Sequence[CodeType]) -> bool:
+    """Whether a function with these continuations would save something if deciding had cost nothing."""
+    profit = _profit(entries, members)
+    return profit is not None and profit + _spent_on_decisions(entries, members) >= 0
 
 
 def _profit_text(profit: float) -> str:
