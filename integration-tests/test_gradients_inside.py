@@ -707,7 +707,9 @@ def test_leaves_of_sizes_that_vary():
     assert treadle.stats().graphs == 2 and not treadle.stats().breaks and not treadle.stats().eager_graphs
 
 
-@pytest.mark.parametrize("gather", [lambda x, t: torch.cat([x, t], 1), lambda x, t: (x.mT @ t.sigmoid()).mT], ids=["cat", "product"])
+@pytest.mark.parametrize(
+    "gather", [lambda x, t: torch.cat([x, t], 1), lambda x, t: (x.mT @ t.sigmoid()).mT], ids=["cat", "product"]
+)
 def test_gradients_of_sizes_that_vary_take_the_layout_of_their_leaf(gather):
     """A gradient is a part of another, or runs along other dimensions than its leaf: it is copied into the leaf's layout."""
 

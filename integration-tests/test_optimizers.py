@@ -184,6 +184,40 @@ def test_gradients_of_a_grad_scaler():
     assert_same_state(*optimizers)
 
 
+def test_a_step_behind_the_decision_of_a_grad_scaler_is_compiled():
+    """`GradScaler.step` reads whether a gradient is infinite, and calls the optimizer if none is; averaged weights are updated behind it."""
+    treadle.reset()
+    twins = [
+        nn.Sequential(nn.Linear(4, 8, bias=False), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 4)) for _ in range(2)
+    ]
+    twins[1].load_state_dict(twins[0].state_dict())
+    optimizers = [torch.optim.AdamW(twin.parameters()) for twin in twins]
+    scalers = [torch.amp.GradScaler("cpu", init_scale=8.0, growth_interval=2) for _ in twins]
+    average = torch.optim.swa_utils.get_ema_multi_avg_fn(0.9)
+    averages = [torch.optim.swa_utils.AveragedModel(twin, multi_avg_fn=average) for twin in twins]
+
+    def step(twin: nn.Module, optimizer: Any, scaler: torch.amp.GradScaler, averaged: Any, x: torch.Tensor) -> None:
+        optimizer.zero_grad()
+        scaler.scale(twin(x).square().mean()).backward()
+        scaler.step(optimizer)
+        scaler.update()
+        averaged.update_parameters(twin)
+
+    compiled = treadle.compile(step)
+    for k, factor in enumerate([1.0, 1.0, 1e38, 1.0, 1.0, 1.0]):
+        x = torch.randn(5, 4, generator=torch.Generator().manual_seed(k)) * factor
+        if factor > 1:
+            x[0] = torch.inf
+        for run, each in zip((step, compiled), zip(twins, optimizers, scalers, averages, strict=True), strict=True):
+            run(*each, x)
+        assert scalers[0].state_dict() == scalers[1].state_dict()
+        for mine, theirs in zip(averages[1].state_dict().values(), averages[0].state_dict().values(), strict=True):
+            torch.testing.assert_close(mine, theirs, rtol=1e-4, atol=1e-5, equal_nan=True)
+    assert_same_state(*optimizers)
+    assert {b.code for b in treadle.stats().breaks} == {"unbacked-decision"}
+    assert not treadle.stats().skipped
+
+
 @pytest.mark.parametrize(
     ("name", "options"),
     [

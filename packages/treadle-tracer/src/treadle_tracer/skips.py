@@ -90,8 +90,13 @@ _SKIPPED_PACKAGES = (
     "setuptools pip IPython ipykernel traitlets coverage torchgen functorch"
 ).split()
 
-# Below torch/, where frames are worth tracing: forward functions of modules. module.py is their calling machinery.
-_TRACED_IN_TORCH = ("nn" + os.sep + "modules" + os.sep,)
+# Below torch/, where frames are worth tracing: forward functions of modules, and what decides on data before it calls for most of a
+# training step (`if not found_inf: optimizer.step()`). module.py is the calling machinery of modules.
+_TRACED_IN_TORCH = (
+    os.path.join("nn", "modules", ""),
+    os.path.join("amp", "grad_scaler.py"),
+    os.path.join("optim", "swa_utils.py"),
+)
 _SKIPPED_IN_TORCH = ("nn" + os.sep + "modules" + os.sep + "module.py",)
 
 # File names of code that no file holds.

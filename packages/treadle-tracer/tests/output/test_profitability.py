@@ -134,6 +134,29 @@ def test_a_backward_pass_inside_is_saved_as_a_whole():
     assert profit(later, x, grad=True) < 0 < profit(step, x, grad=True)
 
 
+def test_statistics_that_a_normalisation_writes_are_not_recorded():
+    layer = torch.nn.BatchNorm1d(4)
+    p = torch.nn.Parameter(torch.ones(4))
+
+    def step(x):
+        return torch.autograd.grad(chain(4)(layer(p * x)).sum(), p)
+
+    assert profit(step, torch.ones(8, 4), grad=True) > 0
+
+
+def test_a_history_that_is_written_to_an_outside_tensor_is_recorded():
+    p = torch.nn.Parameter(torch.ones(4))
+
+    def keep(x, out):
+        out[0] = chain(4)(p * x)
+
+    def fill(x, out):
+        out.copy_(chain(4)(p * x))
+
+    for function in (keep, fill):
+        assert profit(function, torch.ones(4), torch.zeros(2, 4), grad=True) < 0
+
+
 def test_kernels_of_pytorch_save_nothing():
     def f(x):
         for _ in range(8):

@@ -130,8 +130,14 @@ def profit_of(gm: torch.fx.GraphModule | None, grad: bool, is_eager: bool = Fals
 
 def _recorded(gm: torch.fx.GraphModule) -> set[torch.fx.Node]:
     """The calls that a backward pass from the outputs goes through."""
-    writes = [node for node in gm.graph.nodes if node.op.startswith("call_") and written_arguments(node)]
+    writes = [node for node in gm.graph.nodes if node.op.startswith("call_") and _writes_history(node)]
     return _history([*gm.graph.output_node().all_input_nodes, *writes])
+
+
+def _writes_history(node: torch.fx.Node) -> bool:
+    """Whether the node may write what autograd records. A normalisation writes to its statistics what it does not."""
+    written = [tensor for n in written_arguments(node) for tensor in _tensors_in(n.meta.get("example_value"))]
+    return any(tensor.requires_grad for tensor in written)
 
 
 def _history(results: Iterable[torch.fx.Node]) -> set[torch.fx.Node]:
