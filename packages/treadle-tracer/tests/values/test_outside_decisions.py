@@ -50,6 +50,22 @@ def test_each_outcome_of_a_choice_gets_an_entry():
     assert run(branch, scalars(1, 7, 2, 8, 5, 6)) == (2, [])
 
 
+def scheduled(x, n):
+    """A rate by the number of the step, as schedules of optimizers compute it."""
+    rate = (3 * torch.exp(-0.1 * (torch.tensor(n, dtype=torch.float32) - 5))).clamp(min=0.03, max=1.0)
+    return x * rate if rate >= 1 else x + 1
+
+
+def compared(x, n):
+    return x * 2 if torch.tensor(n) > 20 else x + 1
+
+
+@pytest.mark.parametrize("function", [scheduled, compared])
+def test_what_follows_from_a_number_is_decided_without_making_it_a_constant(function):
+    calls = [lambda n=n: (torch.arange(6.0), n) for n in (2, 3, 4, 5, 6, 30, 31, 7, 40)]
+    assert run(function, calls) == (3, [])  # one more, for the first number
+
+
 def test_without_the_option_the_graph_breaks():
     fast, recorder = compiled(branch)
     fast(torch.ones(2), torch.tensor(1))

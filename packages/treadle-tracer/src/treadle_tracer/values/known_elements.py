@@ -25,6 +25,11 @@ def known_number(tx: TraceContext, result: fx.Node | None) -> Any:
     return _only_element(known_elements(tx, result))
 
 
+def constant_number(tx: TraceContext, result: fx.Node | None) -> Any:
+    """Like `known_number`, but None where the element follows from symbols."""
+    return _only_element(constant_elements(tx, result))
+
+
 def known_elements(tx: TraceContext, result: fx.Node | None) -> torch.Tensor | None:
     """The present elements of a tensor that a node has given; None unless they, and all that is written to them, follow from constants.
 

@@ -21,7 +21,7 @@ from treadle_tracer.values.class_lookup import MISSING, find_in_mro, is_descript
 from treadle_tracer.values.gradients import read_grad, set_requires_grad, write_grad
 from treadle_tracer.values.histories import history_at_exit
 from treadle_tracer.values.history_nodes import read_history
-from treadle_tracer.values.known_elements import known_number
+from treadle_tracer.values.known_elements import constant_number, known_number
 from treadle_tracer.values.originals import is_original, replaced_method
 from treadle_tracer.values.outside_decisions import index_of_tensor, truth_of_tensor
 from treadle_tracer.values.random_ranges import truth_for_all_draws
@@ -182,7 +182,7 @@ class TensorValue(Value):
     def truth(self, tx: TraceContext) -> bool:
         if tx.modes.ask:
             return tx.tensor_method(self, "__bool__", [], {}).truth(tx)
-        known = known_number(tx, self.known_node)
+        known = constant_number(tx, self.known_node)
         if known is not None:
             return bool(known)
         number = tx.number_of_sizes(self)
@@ -194,6 +194,9 @@ class TensorValue(Value):
         decided = truth_of_tensor(tx, self)
         if decided is not None:
             return decided
+        known = known_number(tx, self.known_node)  # last: it makes constants of symbols
+        if known is not None:
+            return bool(known)
         raise Unsupported("branch-on-tensor", self.describe())
 
     def length(self, tx: TraceContext) -> int:
