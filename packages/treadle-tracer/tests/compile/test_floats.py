@@ -240,6 +240,8 @@ READ = {
     "rounded": lambda x, f: (int(x[0].item() + f), round(x[0].item(), 1), x * f),
     "smaller": lambda x, f: (min(x[0].item(), f), math.floor(x[0].item() * f)),
     "logarithm": lambda x, f: x * math.log(x[0].item()) + f,
+    "root of a tensor": lambda x, f: x * math.sqrt(x[0]) + f,
+    "functions of tensors": lambda x, f: x * math.exp(x[0]) + math.atan2(x[1], x[0]) + math.pow(x[1], f),
 }
 
 

@@ -117,10 +117,19 @@ def _symbolic_math(tx: TraceContext, function: Callable[..., Any], args: Args) -
     return tx.fold(function, [Constant(tx.specialise(a)) if isinstance(a, SymbolicValue) else a for a in args], {})
 
 
+# Those that take every argument as a float: `math.sqrt(tensor)` asks its `__float__`. Others ask for integers, or for methods of their own.
+_OF_FLOATS = frozenset(
+    "acos acosh asin asinh atan atan2 atanh copysign cos cosh degrees erf erfc exp exp2 expm1 fabs fmod hypot isfinite isinf isnan log log10 "
+    "log1p log2 pow radians remainder sin sinh sqrt tan tanh".split()
+)
+
+
 def _math(function: Callable[..., Any]) -> Apply:
     def run(tx: TraceContext, args: Args, kwargs: Kwargs) -> Value:
         if any(isinstance(arg, TensorValue) for arg in args):
-            raise Unsupported("data-dependent", f"math.{function.__name__} of a tensor")
+            if kwargs or function.__name__ not in _OF_FLOATS:
+                raise Unsupported("data-dependent", f"math.{function.__name__} of a tensor")
+            args = [arg.call_method(tx, "__float__", [], {}) if isinstance(arg, TensorValue) else arg for arg in args]
         if not kwargs and any(isinstance(arg, SymbolicValue) for arg in args):
             return _symbolic_math(tx, function, args)
         return tx.fold(function, args, kwargs)
