@@ -117,10 +117,10 @@ def _symbolic_math(tx: TraceContext, function: Callable[..., Any], args: Args) -
     return tx.fold(function, [Constant(tx.specialise(a)) if isinstance(a, SymbolicValue) else a for a in args], {})
 
 
-# Those that take every argument as a float: `math.sqrt(tensor)` asks its `__float__`. Others ask for integers, or for methods of their own.
+# Functions of `math` that take every argument as a float: of a tensor they ask `__float__`.
 _OF_FLOATS = frozenset(
-    "acos acosh asin asinh atan atan2 atanh copysign cos cosh degrees erf erfc exp exp2 expm1 fabs fmod hypot isfinite isinf isnan log log10 "
-    "log1p log2 pow radians remainder sin sinh sqrt tan tanh".split()
+    "acos acosh asin asinh atan atan2 atanh copysign cos cosh degrees erf erfc exp exp2 expm1 fabs fmod hypot isfinite isinf isnan log "
+    "log10 log1p log2 pow radians remainder sin sinh sqrt tan tanh".split()
 )
 
 
