@@ -7,9 +7,6 @@ from collections.abc import Container
 import torch
 from torch import fx
 
-from treadle_codegen.support import main_device
-from treadle_codegen.targets.table import target_for, target_named
-
 
 def parts_to_compute_again(
     graph: fx.Graph, others: Container[fx.Node], *, target: str | None = None
@@ -19,6 +16,10 @@ def parts_to_compute_again(
     graph: a functional ATen graph of a program and its gradients. others: its nodes that are not in the forward half. Each part is all that
     is to be computed again; its results are not in it.
     """
+    # A process that finds its programs kept asks for none of it.
+    from treadle_codegen.support import main_device
+    from treadle_codegen.targets.table import target_for, target_named
+
     values = [node.meta.get("val") for node in graph.find_nodes(op="placeholder")]
     tensors = [value for value in values if isinstance(value, torch.Tensor)]
     device = main_device(tensors, target_named(target).devices if target else ())

@@ -70,7 +70,8 @@ def _why_no_tensors(frame: Leavable) -> Skip | None:
         return None
     named = zip(code.co_varnames, frame.arguments, strict=False)
     others = {name: _outside_object(value) for name, value in named if not _is_plain(value)}
-    return None if None in others.values() else why_no_tensors(code, others, frame.globals, ())
+    is_made = any(obj is None for obj in others.values())
+    return None if is_made else why_no_tensors(code, others, frame.globals, ())
 
 
 def _outside_object(value: Value) -> Any:

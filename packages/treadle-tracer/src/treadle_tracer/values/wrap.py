@@ -98,7 +98,7 @@ def wrap(tx: TraceContext, obj: Any, source: Source | None) -> Value:
     if cls in CONSTANT_TYPES:
         if cls is int and source is not None and tx.symbols.is_dynamic_integer(source, obj):
             return tx.symbols.integer(tx, obj, source)
-        if cls is int and source is not None and tx.symbols.varies_at(source) and is_drawn(obj):
+        if cls is int and source is not None and source in tx.symbols.dynamic and is_drawn(obj):
             return _drawn_number(tx, obj, source)
         if cls is float and source is not None and tx.symbols.varies_at(source):
             return tx.symbols.float_number(tx, obj, source)
