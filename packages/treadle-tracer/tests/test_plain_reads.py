@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import numpy as np
 import pytest
 import torch
 from compile_runs import compiled
 
 from treadle_tracer.plain_reads import PlainReads
 from treadle_tracer.skips import may_hold_tensors, why_no_tensors
+
+np = pytest.importorskip("numpy")
 
 
 class Planned(torch.nn.Module):
