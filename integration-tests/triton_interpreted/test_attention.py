@@ -118,22 +118,27 @@ def shared_keys(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tens
     return (q @ k.mT * 0.3).softmax(-1) @ v
 
 
+def check_gradients(compiled: Callable[..., Any], attend: Callable[..., Any], args: list[torch.Tensor]) -> int:
+    """The most elements of what is saved for backward, once results and gradients are those in float64."""
+    exact_args = [x.detach().double().requires_grad_() for x in args]
+    seen: list[int] = []
+    with torch.autograd.graph.saved_tensors_hooks(lambda x: seen.append(x.numel()) or x, lambda x: x):
+        found = compiled(*args)
+    exact = attend(*exact_args)
+    torch.testing.assert_close(found.double(), exact, rtol=0, atol=4e-3)
+    found.float().square().sum().backward()
+    exact.square().sum().backward()
+    for x, y in zip(args, exact_args, strict=True):
+        torch.testing.assert_close(x.grad.double(), y.grad, rtol=2e-2, atol=2e-2)  # type: ignore[union-attr]
+    return max(seen)
+
+
 @pytest.mark.parametrize("attend", [capped, hidden, shared_keys])
 def test_attention_with_gradients_keeps_no_weights(attend: Callable[..., Any], attentions: list[str]) -> None:
     compiled = treadle.compile(attend)
     for length in (70, 90, 101):
         args = [(rand(1, 2, length, 32) / 3).requires_grad_() for _ in range(3)]
-        exact_args = [x.detach().double().requires_grad_() for x in args]
-        seen: list[int] = []
-        with torch.autograd.graph.saved_tensors_hooks(lambda x: seen.append(x.numel()) or x, lambda x: x):
-            found = compiled(*args)
-        assert max(seen) == args[0].numel()
-        exact = attend(*exact_args)
-        torch.testing.assert_close(found.double(), exact, rtol=0, atol=4e-3)
-        found.float().square().sum().backward()
-        exact.square().sum().backward()
-        for x, y in zip(args, exact_args, strict=True):
-            torch.testing.assert_close(x.grad.double(), y.grad, rtol=2e-2, atol=2e-2)  # type: ignore[union-attr]
+        assert check_gradients(compiled, attend, args) == args[0].numel()
     assert len(attentions) >= 2
 
 
@@ -161,15 +166,6 @@ def test_flex_attention_with_gradients(
 
     args = [rand(2, 2, 170, 32), rand(2, 1, 200, 32), rand(2, 1, 200, 32)]
     args = [(x / 2).requires_grad_() for x in args]
-    exact_args = [x.detach().double().requires_grad_() for x in args]
     blocks = None if rule is None else create_block_mask(rule, None, 2, 170, 200, device="cpu")
-    seen: list[int] = []
-    with torch.autograd.graph.saved_tensors_hooks(lambda x: seen.append(x.numel()) or x, lambda x: x):
-        found = treadle.compile(attend)(*args)
-    exact = attend(*exact_args)
-    torch.testing.assert_close(found.double(), exact, rtol=0, atol=4e-3)
-    found.float().square().sum().backward()
-    exact.square().sum().backward()
-    for x, y in zip(args, exact_args, strict=True):
-        torch.testing.assert_close(x.grad.double(), y.grad, rtol=2e-2, atol=2e-2)  # type: ignore[union-attr]
-    assert len(attentions) == 1 and max(seen) < 2 * 2 * 170 * 200
+    assert check_gradients(treadle.compile(attend), attend, args) < 2 * 2 * 170 * 200
+    assert len(attentions) == 1

@@ -198,6 +198,8 @@ def test_bad_arguments_and_bugs():
     gm = fx.symbolic_trace(lambda x: x + 1)
     with pytest.raises(ValueError, match="inference=False"):
         aot(gm, [torch.ones(2)], backward=run_aten, forward=run_aten)
+    with pytest.raises(ValueError, match="again was given, .* inference=False"):
+        aot(gm, [torch.ones(2)], forward=run_aten, again=lambda graph, others: [])
 
     def explode(x, y):
         raise KeyError("boom")

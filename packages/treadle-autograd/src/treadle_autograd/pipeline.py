@@ -63,18 +63,17 @@ def aot(
     `late(build)` is called, in a backward pass, to run `build`, which traces and compiles a program for gradients that are differentiable
     themselves; it returns the result of `build`, or None, and then the traced graph runs in eager. Default: `build()`.
 
-    Raises ValueError when `backward` or `partition` is given for inference. Raises `InternalError` for a bug of this package.
+    Raises ValueError when `backward`, `partition` or `again` is given for inference. Raises `InternalError` for a bug of this package.
     Exceptions of the compilers pass through.
     """
     decompositions = {} if decompositions is None else decompositions
     if not inference:
         late = late or (lambda build: build())
         return _aot_training(gm, example_inputs, forward, backward or forward, partition, decompositions, late, again)
-    if backward is not None or partition is not None:
-        given = "backward" if backward is not None else "partition"
-        raise ValueError(
-            f"aot: {given} was given, but a graph for inference has no backward pass: pass inference=False"
-        )
+    given = {"backward": backward, "partition": partition, "again": again}
+    name = next((name for name, value in given.items() if value is not None), None)
+    if name is not None:
+        raise ValueError(f"aot: {name} was given, but a graph for inference has no backward pass: pass inference=False")
     return _aot_inference(gm, example_inputs, forward, decompositions, has_history=False)
 
 

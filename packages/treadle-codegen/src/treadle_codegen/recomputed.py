@@ -11,7 +11,7 @@ from torch import fx
 def parts_to_compute_again(
     graph: fx.Graph, others: Container[fx.Node], *, target: str | None = None
 ) -> list[frozenset[fx.Node]]:
-    """The parts of a joint graph's forward half that `compile_graph` makes one kernel with their results of, if nothing else reads them.
+    """The parts of a joint graph's forward half that kernels of `compile_graph` keep in registers, as long as nothing outside reads them.
 
     graph: a functional ATen graph of a program and its gradients. others: its nodes that are not in the forward half. Each part is all that
     is to be computed again; its results are not in it.

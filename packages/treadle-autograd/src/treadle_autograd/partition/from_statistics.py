@@ -11,17 +11,17 @@ the input alone is saved where an activation that backward reads is behind (silu
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import fx
 
-from treadle_shapes.torch import Kind, fake_calls, static_call_key
+from treadle_shapes.torch import Kind
 from treadle_shapes.torch import operator as operator_of
 
-from ..graph_nodes import append_call
+from .calls import Calls
 
 aten = torch.ops.aten
 _RESULT, _MEAN, _INVSTD = range(3)
@@ -125,29 +125,4 @@ def compute_again(graph: fx.Graph, node: fx.Node, rule: FromStatistics, copies: 
     return result if dtype == statistics else call(graph, node, aten._to_copy.default, result, dtype=dtype)
 
 
-class Calls:
-    """Calls in the joint graph and its halves. Batch norms repeat: calls on equal metadata have one and the same fake result."""
-
-    def __init__(self) -> None:
-        self._results: dict[Any, Any] = {}
-
-    def append(self, graph: fx.Graph, like: fx.Node, target: Callable[..., Any], *args: Any, **kwargs: Any) -> fx.Node:
-        """A call where the graph inserts, on the line of the program that `like` is of."""
-        made = append_call(graph, target, args, kwargs)
-        made.meta = {key: value for key, value in like.meta.items() if key not in ("val", "may_raise", "no_grad")}
-        made.meta["val"] = self._result(target, [a.meta["val"] if isinstance(a, fx.Node) else a for a in args], kwargs)
-        return made
-
-    def _result(self, target: Callable[..., Any], values: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-        mode = values[0].fake_mode
-        found = static_call_key(mode, target, values, kwargs)
-        if found is not None and found[0] in self._results:
-            return self._results[found[0]]
-        with mode:
-            result = fake_calls(mode).call(target, lambda: target(*values, **kwargs), values, kwargs)
-        if found is not None:
-            self._results[found[0]] = result
-        return result
-
-
-__all__ = ["Calls", "FromStatistics", "add_rules", "compute_again"]
+__all__ = ["FromStatistics", "add_rules", "compute_again"]

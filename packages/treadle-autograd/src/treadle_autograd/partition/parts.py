@@ -19,8 +19,8 @@ import torch
 from torch import fx
 
 from ..node_sizes import is_number, size_in_bytes
+from .calls import Calls
 from .classify import Classes, is_view, results_of_parts, viewed, why_never_recompute
-from .from_statistics import Calls
 from .mincut import saved_by_eager
 
 # (joint graph, its nodes that are no part of forward) -> the parts, each of them all that is to be computed again.
