@@ -144,9 +144,12 @@ def _computes_masks(*tensors: torch.Tensor) -> bool:
     """Whether products and a softmax of masked scores are no slower than a fused kernel that reads the mask from memory.
 
     On CPUs they are not. On GPUs treadle-codegen makes one kernel of them, which computes the mask and leaves out keys that it hides, for
-    numbers of 16 bits.
+    numbers of 16 bits. In a backward pass all scores would be in memory at once, which a fused kernel never has.
     """
-    return tensors[0].device.type == "cpu" or tensors[0].dtype in (torch.float16, torch.bfloat16)
+    if tensors[0].device.type == "cpu":
+        return True
+    differentiates = torch.is_grad_enabled() and any(t.requires_grad for t in tensors)
+    return tensors[0].dtype in (torch.float16, torch.bfloat16) and not differentiates
 
 
 def _modification(score_mod: Modification, buffers: tuple[Any, ...]) -> Modification | None:
