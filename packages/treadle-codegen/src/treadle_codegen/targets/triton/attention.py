@@ -12,9 +12,10 @@ from treadle_codegen.ir.attention import Attention, attention_of, is_attention
 from treadle_codegen.ir.loops import IntLike, Loop
 from treadle_codegen.schedule.kernel import Kernel, Section
 from treadle_codegen.targets.triton.attention_tiles import AttentionTiling
+from treadle_codegen.targets.triton.body_writer import BodyWriter, Dim, index_dim, program_id
 from treadle_codegen.targets.triton.key_range import bounds_of_keys
 from treadle_codegen.targets.triton.matmul import operand, write_behind
-from treadle_codegen.targets.triton.section import BodyWriter, Dim, SectionWriter, index_dim, program_id
+from treadle_codegen.targets.triton.section import SectionWriter
 from treadle_codegen.targets.triton.tiles import points
 
 
@@ -83,8 +84,7 @@ def _weighted_sum(writer: BodyWriter, loop: Loop, attention: Attention, y: Dim, 
     writer.dims = {"y": y, "k": across}
     writer.value_dims[products] = frozenset("yk")
     scores = _ScoreWriter(writer, writer.kernel.sections[0], attention.inner, products).value(loop, reduction.args[0])
-    if writer.value_dims[scores] != frozenset("yk"):
-        scores = f"tl.broadcast_to({scores}, {writer.shape(frozenset('yk'))})"
+    scores = writer.spread(scores, frozenset("yk"))
     if across.mask is not None:
         scores = f"tl.where({across.mask}, {scores}, float('-inf'))"
     down = index_dim(writer, "kb", attention.keys, "KBLOCK", "[:, None]")

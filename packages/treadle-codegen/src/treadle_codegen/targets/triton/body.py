@@ -5,8 +5,9 @@ from __future__ import annotations
 from treadle_codegen.ir.loops import Axis, IntLike
 from treadle_codegen.schedule.access import loop_reads, loop_writes
 from treadle_codegen.schedule.kernel import Kernel
+from treadle_codegen.targets.triton.body_writer import BodyWriter, index_dim, program_id
 from treadle_codegen.targets.triton.online import OnlineWriter, why_not_online
-from treadle_codegen.targets.triton.section import BodyWriter, SectionWriter, index_dim, program_id
+from treadle_codegen.targets.triton.section import SectionWriter
 from treadle_codegen.targets.triton.tiles import is_flat, points
 
 

@@ -14,7 +14,7 @@ from treadle_codegen.schedule.access import split_index
 from treadle_codegen.targets.triton.tiles import points
 
 if TYPE_CHECKING:
-    from treadle_codegen.targets.triton.section import BodyWriter
+    from treadle_codegen.targets.triton.body_writer import BodyWriter
 
 
 def place(writer: BodyWriter, index: IntLike) -> str:

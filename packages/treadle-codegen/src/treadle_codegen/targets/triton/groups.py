@@ -23,7 +23,7 @@ from treadle_codegen.schedule.access import loop_reads, loop_writes
 from treadle_codegen.schedule.kernel import Kernel, Section
 from treadle_codegen.targets.renderer import RenderedKernel
 from treadle_codegen.targets.triton.body import write_body
-from treadle_codegen.targets.triton.section import BodyWriter
+from treadle_codegen.targets.triton.body_writer import BodyWriter
 from treadle_codegen.targets.triton.tiles import Tiling, is_flat
 from treadle_shapes.expr import symbol
 

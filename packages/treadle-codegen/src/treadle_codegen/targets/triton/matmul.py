@@ -11,9 +11,10 @@ from treadle_codegen.ir.loops import IntLike, Loop
 from treadle_codegen.ir.ops import PRODUCTS
 from treadle_codegen.ir.product import Product, is_product, product_of
 from treadle_codegen.schedule.kernel import Kernel
+from treadle_codegen.targets.triton.body_writer import BodyWriter, Dim, index_dim, program_id
 from treadle_codegen.targets.triton.matmul_tiles import MatmulTiling
 from treadle_codegen.targets.triton.ops import VALUE_TYPES
-from treadle_codegen.targets.triton.section import BodyWriter, Dim, SectionWriter, index_dim, program_id
+from treadle_codegen.targets.triton.section import SectionWriter
 from treadle_codegen.targets.triton.tiles import points
 
 _PRECISION = {"dot": "ieee", "dot_tf32": "tf32"}
@@ -119,7 +120,4 @@ def operand(writer: BodyWriter, loop: Loop, position: int, k: Dim) -> str:
         writer.line(f"{name} = tl.where({k.mask}, {value}, {zero})")
         writer.value_dims[name] = writer.value_dims[value]
         value = name
-    everything = frozenset(writer.dims)
-    if writer.value_dims[value] != everything:
-        value = f"tl.broadcast_to({value}, {writer.shape(everything)})"
-    return value
+    return writer.spread(value, frozenset(writer.dims))

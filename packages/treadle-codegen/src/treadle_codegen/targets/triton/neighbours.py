@@ -16,7 +16,7 @@ from treadle_codegen.ir.loops import IntLike
 from treadle_codegen.schedule.access import step_along
 
 if TYPE_CHECKING:
-    from treadle_codegen.targets.triton.section import BodyWriter, Dim
+    from treadle_codegen.targets.triton.body_writer import BodyWriter, Dim
 
 _LONGEST = 16  # elements: more need no promise, as no access is wider than 16 bytes
 

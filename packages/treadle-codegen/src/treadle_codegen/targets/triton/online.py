@@ -105,8 +105,7 @@ class OnlineWriter(SectionWriter):
         value = self._value(0, maximum, kind.args[0], {}, outer=False)
         assert self.dim is not None
         full = frozenset("xr")
-        if writer.value_dims[value] != full:
-            value = f"tl.broadcast_to({value}, {writer.shape(full)})"
+        value = writer.spread(value, full)
         if self.dim.mask is not None:
             value = f"tl.where({self.dim.mask}, {value}, float('-inf'))"
         writer.line(

@@ -20,6 +20,7 @@ from treadle_codegen.targets.table_slots import slot_key
 from treadle_codegen.targets.triton.attention import attention_in, write_attention
 from treadle_codegen.targets.triton.attention_tiles import AttentionTiling, attention_candidates
 from treadle_codegen.targets.triton.body import write_body
+from treadle_codegen.targets.triton.body_writer import BodyWriter
 from treadle_codegen.targets.triton.early import why_not_early
 from treadle_codegen.targets.triton.groups import (
     Member,
@@ -34,7 +35,6 @@ from treadle_codegen.targets.triton.matmul import product_in, write_matmul
 from treadle_codegen.targets.triton.matmul_tiles import MatmulTiling, default_matmul_tiling, matmul_candidates
 from treadle_codegen.targets.triton.ops import TRITON_TYPES
 from treadle_codegen.targets.triton.precision import kernel_may_approximate, program_may_approximate
-from treadle_codegen.targets.triton.section import BodyWriter
 from treadle_codegen.targets.triton.tiles import Tiling, candidates, points, tile
 from treadle_shapes.expr import TRITON_HELPERS
 

@@ -19,7 +19,7 @@ from treadle_codegen.schedule.access import split_index
 from treadle_codegen.targets.triton.tiles import is_flat, points
 
 if TYPE_CHECKING:
-    from treadle_codegen.targets.triton.section import BodyWriter
+    from treadle_codegen.targets.triton.body_writer import BodyWriter
 
 _STEPS = (2, 4)  # halving a block again and again takes it apart
 
