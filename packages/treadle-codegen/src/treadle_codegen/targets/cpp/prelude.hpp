@@ -28,6 +28,8 @@ template <class T> constexpr T max(T a, T b) { return a > b ? a : b; }
 #endif
 // The compiler does not know any more where a pointer comes from.
 #define FORGET(pointer) __asm__("" : "+r"(pointer))
+// In a loop around one that is to have vectors. g++ makes vectors of the points of the loop around where it can, be it five points.
+#define NO_VECTORS_AROUND __asm__ volatile("")
 
 // A position that is computed from bools, in a form that is not folded. g++ 12 takes the offsets of a vector gather back to the vector of bools
 // itself, whose elements are no integers, and reads elsewhere: b[(i64)(x[j] > 0)].

@@ -24,7 +24,7 @@ from treadle_codegen.targets.cpp.numbers import render_numbers
 from treadle_codegen.targets.cpp.ops import C_TYPES, MEMORY_TYPES, constant
 from treadle_codegen.targets.cpp.section import SectionPrinter
 from treadle_codegen.targets.cpp.segments import segment_text
-from treadle_codegen.targets.cpp.short_axes import ShortAxisPrinter, why_not_written_out
+from treadle_codegen.targets.cpp.short_axes import ShortAxisPrinter, why_not_across_rows
 from treadle_codegen.targets.cpp.short_rows import ShortRowPrinter, open_rows, why_not_short_rows
 from treadle_codegen.targets.cpp.size_powers import powers_of_sizes
 from treadle_codegen.targets.cpp.strips import StripPrinter, why_not_strips
@@ -319,7 +319,7 @@ def _printer_of(writer: KernelWriter, section: Section, *, parallel: bool) -> ty
             return TilePrinter
     if why_not_strips(section) is None:
         return StripPrinter
-    return ShortAxisPrinter if why_not_written_out(section) is None else SectionPrinter
+    return ShortAxisPrinter if why_not_across_rows(section) is None else SectionPrinter
 
 
 def _declare_row(writer: KernelWriter, buffer: str, local: LocalBuffer) -> None:
