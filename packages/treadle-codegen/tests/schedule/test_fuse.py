@@ -65,6 +65,15 @@ def test_large_reductions_share_a_kernel_only_for_most_of_what_they_read() -> No
     assert shape_of(nodes_of(moments, *large)) == [2]
 
 
+def test_sums_of_rows_and_of_columns_are_kernels_of_their_own() -> None:
+    def fn(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return x.sum(0), x.sum(1), x.amax(0), x.amax(1), x.abs().sum(1)
+
+    columns, rows = nodes_of(fn, torch.randn(100, 100))
+    assert len(columns.item.loops) == 2 and len(rows.item.loops) == 3
+    assert len(nodes_of(fn, torch.randn(8, 8))) == 1
+
+
 def test_a_kernel_moves_behind_an_extern_that_does_not_need_it() -> None:
     def fn(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         total = x.exp().sum(1)

@@ -46,6 +46,23 @@ def test_traffic_between_operators_counts():
     assert profit(chain(2), torch.ones(4)) < 0 < profit(chain(2), torch.ones(1 << 20))
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_reductions_that_have_no_vectors_in_eager(dtype):
+    small, large = torch.ones(4, dtype=dtype), torch.ones(100, 100, dtype=dtype)
+    for function in (
+        lambda x: x.var(0),
+        lambda x: torch.std_mean(x, -1),
+        lambda x: x.argmax(0),
+        lambda x: torch.max(x, 0),
+        lambda x: (x > 0).any(),
+    ):
+        assert profit(function, small) < 1 < profit(function, large)
+    assert profit(lambda x: x.max(), large) < 0
+    assert profit(lambda x: x.sum(0), large) < 0
+    x = torch.ones(1000, 1000, requires_grad=True)
+    assert profit(lambda x: x.var(0), x, grad=True) > 0 > profit(lambda x: x.var(0), x[:4, :4], grad=True)
+
+
 def test_what_leaves_the_graph_is_written_in_eager_and_compiled_alike():
     x = torch.ones(1 << 20)
     assert profit(chain(1), x) == profit(chain(1), torch.ones(4))

@@ -14,7 +14,7 @@ from typing import Any
 from treadle_codegen.costs import Costs
 from treadle_codegen.ir.attention import multiplies_tiles
 from treadle_codegen.ir.loops import Axis, BufferKind, Check, Define, Extern, Loop, Program, View, scans
-from treadle_codegen.schedule.access import accumulates, axes_of, loop_reads, step_reads, step_writes
+from treadle_codegen.schedule.access import accumulates, axes_of, loop_reads, step_along, step_reads, step_writes
 from treadle_codegen.schedule.axis_order import around_reductions
 from treadle_codegen.schedule.kernel import Kernel, join, local_buffer, merge_axes, single
 from treadle_codegen.schedule.order import NOTHING, run_time_order
@@ -25,6 +25,7 @@ from treadle_codegen.schedule.tiled import why_not_with_small
 _PRODUCER_WINDOWS = 4
 _LARGE_REDUCTION = 1 << 19  # points
 _SMALL_PART = 16
+_LARGE_MATRIX = 1 << 12  # points
 
 
 @dataclass(slots=True)
@@ -128,6 +129,8 @@ def _join(nodes: _Nodes, loop: Loop, symbols: frozenset[str], limits: _Limits) -
         node = nodes[k]
         vertical = bool(node.writes & reads)
         reason = why_not_candidate(node, limits.max_members) or why_not_move(nodes, k, last_dependency)
+        if reason is None and not vertical and isinstance(node.item, Kernel):
+            reason = why_not_same_direction(node.item, loop)
         if reason is None and vertical and isinstance(node.item, Kernel):
             reason = why_not_with_small(node.item, loop, limits.costs.tiled_points)
         if reason is None:
@@ -164,6 +167,30 @@ def why_not_neighbour(loop: Loop, shared: set[str]) -> str | None:
     walked = {access.buffer: _points(axes_of(loop, access)) for access in loop_reads(loop)}
     most = max((points for buffer, points in walked.items() if buffer in shared), default=0)
     return "what both read is a small part of it" if most * _SMALL_PART <= max(walked.values()) else None
+
+
+def why_not_same_direction(kernel: Kernel, loop: Loop) -> str | None:
+    """Why a reduction should not stand in an independent kernel: one of the two would walk across the rows of what both read.
+
+    Sums over the rows and over the columns of a square matrix have equal axes.
+    """
+    own = _directions(loop)
+    for other in kernel.loops:
+        if any(own[name] is not along for name, along in _directions(other).items() if name in own):
+            return "they read a matrix in different directions"
+    return None
+
+
+def _directions(loop: Loop) -> dict[str, bool]:
+    """For each large matrix that a reduction reads, whether it walks along its rows: what it adds up are neighbours in memory."""
+    if not loop.reduce_axes or not loop.axes or _points((*loop.axes, *loop.reduce_axes)) < _LARGE_MATRIX:
+        return {}
+    found = {}
+    for read in loop_reads(loop):
+        along, across = step_along(read.index, loop.reduce_axes[-1]), step_along(read.index, loop.axes[-1])
+        if isinstance(along, int) and isinstance(across, int) and along and across:
+            found[read.buffer] = abs(along) < abs(across)
+    return found
 
 
 def _is_small_reduction(loop: Loop, costs: Costs) -> bool:
