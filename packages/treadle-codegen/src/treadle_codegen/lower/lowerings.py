@@ -21,6 +21,7 @@ from treadle_codegen.lower import (
     upsample,
     vector_product,
     view,
+    windows,
 )
 from treadle_codegen.lower.registry import LOWERINGS
 
@@ -43,6 +44,7 @@ MODULES = (
     upsample,
     vector_product,
     view,
+    windows,
 )
 
 __all__ = ["LOWERINGS", "MODULES"]

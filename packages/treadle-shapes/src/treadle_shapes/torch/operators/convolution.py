@@ -22,5 +22,5 @@ family(
 )
 families("conv1d conv2d conv3d conv_transpose1d conv_transpose2d conv_transpose3d conv_tbc", kind=Kind.CONVOLUTION)
 families("mkldnn_convolution convolution_overrideable thnn_conv2d slow_conv3d", kind=Kind.CONVOLUTION)
-family("im2col", kind=Kind.GATHER, decompose=True)
+family("im2col", kind=Kind.GATHER)
 family("col2im", kind=Kind.SCATTER)
