@@ -280,6 +280,28 @@ def test_symbolic_sizes(function: Any) -> None:
 # -- errors ------------------------------------------------------------------------------------------------------------
 
 
+def test_sizes_that_are_equal_by_what_the_program_has_decided() -> None:
+    """The fake padding has the size of the block, which the program knows to be the size of `x`; the lowering pads by nothing."""
+
+    def padded(x: torch.Tensor) -> torch.Tensor:
+        size = x.shape[0] + 2
+        block = torch.sym_min(15, size)
+        joined = torch.cat([x, x[:2]]).exp()
+        filled = F.pad(joined, (0, 0, 0, block - size))
+        assert block - size == 0
+        return filled * 2
+
+    gm = symbolic_graph(padded, torch.randn(4, 6))
+    for node in gm.graph.nodes:
+        if node.target is torch.ops.aten.constant_pad_nd.default:
+            node.args = (node.args[0], [0, 0, 0, 0], 0.0)
+    program = lower_graph(gm)
+    assert verify(program) == []
+    for rows in (2, 4, 9):
+        x = torch.randn(rows, 6)
+        torch.testing.assert_close(interpret(program, [x])[0], padded(x))
+
+
 def test_a_mutating_graph_is_our_bug_and_says_where() -> None:
     graph = torch.fx.Graph()
     x = graph.placeholder("x")

@@ -40,6 +40,7 @@ from treadle_codegen.lower.lowerings import LOWERINGS
 from treadle_codegen.lower.numbers import (
     CHECKS,
     RUN_TIME,
+    environment,
     lower_definition,
     new_symbols,
     size_of,
@@ -50,7 +51,7 @@ from treadle_codegen.lower.registry import name_of, why_not_float
 from treadle_codegen.lower.solved_numbers import define_solved
 from treadle_codegen.lower.tensor_expr import TensorExpr
 from treadle_codegen.lower.view import identity, narrow
-from treadle_shapes.expr import Expr, Symbol
+from treadle_shapes.expr import Eq, Expr, Symbol
 from treadle_shapes.torch import operator as operator_record
 
 
@@ -274,7 +275,7 @@ def _same(x: TensorExpr) -> TensorExpr:
 
 def _settle(lowering: Lowering, node: torch.fx.Node, x: TensorExpr, val: torch.Tensor, users: int) -> None:
     shape, strides = fake_layout(val)
-    if not (x.shape == shape or _same_shape(lowering, x.shape, shape)) or x.dtype != val.dtype:
+    if not (x.shape == shape or _same_shape(lowering, x.shape, shape, val)) or x.dtype != val.dtype:
         raise AssertionError(f"lowering gave {x.dtype}{list(x.shape)}, expected {val.dtype}{list(shape)}")
     x.relabel(shape)
     x.origin = node.name
@@ -286,10 +287,16 @@ def _settle(lowering: Lowering, node: torch.fx.Node, x: TensorExpr, val: torch.T
         lowering.realize(x)
 
 
-def _same_shape(lowering: Lowering, mine: Shape, expected: Shape) -> bool:
-    """Whether two shapes agree; sizes known at run time only may be written in two ways, which a check has made equal."""
+def _same_shape(lowering: Lowering, mine: Shape, expected: Shape, val: torch.Tensor) -> bool:
+    """Whether two shapes agree, of which `expected` is that of `val`.
+
+    Sizes known at run time only may be written in two ways, which a check has made equal. Others are equal by what the program has
+    decided: min(15, s0) and s0.
+    """
+    env = environment([val])
     return len(mine) == len(expected) and all(
-        a == b or (symbols_of((a, b)) - lowering.input_symbols) for a, b in zip(mine, expected, strict=True)
+        a == b or (symbols_of((a, b)) - lowering.input_symbols) or (env is not None and env.prove(Eq(a, b)) is True)
+        for a, b in zip(mine, expected, strict=True)
     )
 
 
