@@ -105,3 +105,21 @@ def test_padding_without_gradients_requires_none_at_sizes_that_change():
             torch.testing.assert_close(got, wanted)
             assert isinstance(got, bool) or got.requires_grad == wanted.requires_grad
     assert treadle.stats().graphs == 2
+
+
+def test_a_size_that_only_a_saved_tensor_follows_from():
+    """Backward reads the convolution of `y`, of (n + 1) // 2 columns, and not `y`: a perceptual loss of an image that is fixed."""
+    convolution = torch.nn.Conv2d(3, 4, 3, 2, 1).requires_grad_(False)
+
+    def distance(x, y):
+        a, b = convolution(x).relu(), convolution(y).relu()
+        a = a / a.square().sum(1, keepdim=True).sqrt().add(1e-3)
+        return (a - b).square().mean((2, 3)).sum()
+
+    compiled = treadle.compile(distance)
+    for batch, size in ((1, 8), (2, 8), (1, 16), (2, 11), (3, 12)):
+        x = torch.rand(batch, 3, size, size, requires_grad=True)
+        y = torch.rand(batch, 3, size, size)
+        (got,) = torch.autograd.grad(compiled(x, y), x)
+        (want,) = torch.autograd.grad(distance(x, y), x)
+        torch.testing.assert_close(got, want)

@@ -8,14 +8,14 @@ joint (x, w, t): mm, gelu, backward...        saved: x, mm
 from __future__ import annotations
 
 import functools
-from collections.abc import Collection, Container, Iterable, Iterator, Sequence
+from collections.abc import Collection, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import fx
 
-from treadle_shapes.expr import free_symbols
+from treadle_shapes.expr import Symbol, free_symbols
 from treadle_shapes.torch import HooklessGraphModule, expr_of
 
 from ..ancestors import ARGUMENTS, InputsOf, ancestors
@@ -115,6 +115,7 @@ def divided(joint: JointTrace, partition: Partition, again: FindParts | None = N
 def split(classes: Classes, saved: Sequence[fx.Node]) -> Halves:
     """Divide the joint graph at `saved`. Numbers that backward needs are saved beside the tensors, as leaves of their arithmetic."""
     joint = classes.joint
+    _read_sizes_of_inputs(classes, saved)
     nodes = list(joint.graph.nodes)
     results: Any = nodes[-1].args[0]
     _mark_rounded(classes, saved, results[joint.n_outputs :])
@@ -248,11 +249,46 @@ def _numbers_of_backward(classes: Classes, saved: Sequence[fx.Node]) -> list[fx.
     leaves = frozenset(filter(_is_leaf, nodes))
     if not leaves:
         return []
-    gradients: Any = nodes[-1].args[0][classes.joint.n_outputs :]  # type: ignore[index]
-    checked = [node for node in classes.backward if node.op != "placeholder" and has_effect(node)]
-    used = ancestors([*checked, *[node for node in gradients if isinstance(node, fx.Node)]], leaves.union(saved))
+    used = _used_by_backward(classes, saved, leaves)
     needed = leaves.intersection(used).union(_untold(used, [*saved, *tangents_of(classes.joint)], leaves))
     return [node for node in nodes if node in needed]
+
+
+def _used_by_backward(classes: Classes, saved: Sequence[fx.Node], leaves: frozenset[fx.Node]) -> set[fx.Node]:
+    """What backward computes, and what it reads of `saved` and `leaves`."""
+    gradients: Any = classes.joint.graph.output_node().args[0][classes.joint.n_outputs :]  # type: ignore[index]
+    checked = [node for node in classes.backward if node.op != "placeholder" and has_effect(node)]
+    return ancestors([*checked, *[node for node in gradients if isinstance(node, fx.Node)]], leaves.union(saved))
+
+
+def _read_sizes_of_inputs(classes: Classes, saved: Sequence[fx.Node]) -> None:
+    """Add leaves for the sizes of inputs that backward needs and nothing in the joint graph asks for.
+
+    The convolution of an input with n columns has (n + 1) // 2 of them, which do not tell n. Backward may read it without the input.
+    """
+    nodes = list(classes.joint.graph.nodes)
+    primals = [node for node in nodes if node.op == "placeholder"][: classes.joint.n_primals]
+    places = {size: (primal, dim) for primal in primals for dim, size in _named_sizes(primal)}
+    if not places:
+        return
+    leaves = frozenset(filter(_is_leaf, nodes))
+    used = _used_by_backward(classes, saved, leaves)
+    asked = {expr_of(leaf.meta["val"]) for leaf in leaves}
+    untold = _untold_symbols(used, [*saved, *tangents_of(classes.joint)], {})
+    before = next(node for node in nodes if node.op != "placeholder")
+    for symbol in sorted(untold & places.keys() - asked, key=str):
+        primal, dim = places[symbol]
+        with classes.joint.graph.inserting_before(before):
+            leaf = classes.joint.graph.call_function(torch.ops.aten.sym_size.int, (primal, dim))
+        leaf.meta["val"] = primal.meta["val"].size(dim)
+
+
+def _named_sizes(primal: fx.Node) -> Iterator[tuple[int, Any]]:
+    """The dimensions of an input whose size is a symbol, and the symbol."""
+    value = primal.meta.get("val")
+    for dim, size in enumerate(value.size() if isinstance(value, torch.Tensor) else ()):
+        if isinstance(size, torch.SymInt) and isinstance(expr_of(size), Symbol):
+            yield dim, expr_of(size)
 
 
 def _untold(used: Iterable[fx.Node], given: Sequence[fx.Node], leaves: Iterable[fx.Node]) -> Iterator[fx.Node]:
@@ -260,14 +296,18 @@ def _untold(used: Iterable[fx.Node], given: Sequence[fx.Node], leaves: Iterable[
 
     Such a size is computed from numbers of forward, like the `2*n` elements of `torch.arange(2 * n)`.
     """
-    used = set(used)
-    symbols = {symbol for node in used.union(given) for size in _sizes(node) for symbol in free_symbols(size)}
-    told = {size for node in given for size in _sizes(node)}
     places = {expr_of(leaf.meta["val"]): leaf for leaf in leaves if isinstance(leaf.meta.get("val"), torch.SymInt)}
-    told.update(number for number, leaf in places.items() if leaf in used)
-    for symbol in symbols - told:
+    for symbol in _untold_symbols(set(used), given, places):
         if symbol in places:
             yield places[symbol]
+
+
+def _untold_symbols(used: set[fx.Node], given: Sequence[fx.Node], places: Mapping[Any, fx.Node]) -> set[Any]:
+    """The symbols in sizes of tensors that no size of the `given` tensors is, nor a leaf in `places` that is used."""
+    symbols = {symbol for node in used.union(given) for size in _sizes(node) for symbol in free_symbols(size)}
+    told = {size for node in given for size in _sizes(node)}
+    told.update(number for number, leaf in places.items() if leaf in used)
+    return symbols - told
 
 
 def _sizes(node: fx.Node) -> list[Any]:
