@@ -45,6 +45,15 @@ def with_a_helper(x):
     return helper(x, 2.0)
 
 
+def norm(x: torch.Tensor):
+    return x.abs()
+
+
+@torch.jit.script
+def a_method_called_as_a_helper(x):
+    return x.norm(dim=-1, p=2, keepdim=True) * x
+
+
 @torch.jit.script
 def a_float(x) -> float:
     return 2.0 * x.size(0)
@@ -66,12 +75,14 @@ WHOLE = {
     "lists for tuples": lambda x: combine([x, x + 1], b=(x.sin(), x)),
     "a list that is written to later": lambda x: ((xs := [x, x + 1]), combine(xs, xs), xs.append(x))[1:],
     "numbers": lambda x: scaled(x.float(), 2.0, by=3),
+    "an int for a float": lambda x: scaled(x, 2),
+    "a default that is converted": lambda x: scaled(x, by=2),
     "passed on": lambda x: functools.partial(gate, x)(b=x.cos()),
+    "a method called as a helper": lambda x: a_method_called_as_a_helper(x.double()),
     "mapped": lambda x: list(map(gate, [x, x.sin()], [x, x])),
 }
 BROKEN = {
-    "an int for a float": lambda x: scaled(x, 2),
-    "a default that is converted": lambda x: scaled(x, by=2),
+    "a size for a float": lambda x: scaled(x, x.shape[0]),
     "a list": lambda x: ((xs := [x]), appended(xs), len(xs))[1:],
     "asks whether it is scripted": lambda x: where_it_runs(x * 2),
     "a helper": lambda x: with_a_helper(x * 2),

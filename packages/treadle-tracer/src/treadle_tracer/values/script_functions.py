@@ -4,15 +4,17 @@
     def gate(a, b):
         return torch.tanh(a) * torch.sigmoid(b)      ==>      tanh, sigmoid and mul in the graph
 
-TorchScript is not Python everywhere. It has read global names when it compiled, passes an int as a float where a parameter is declared
-so, copies lists and dicts, and answers `is_scripting()` with True. A list given for a parameter declared as a tuple becomes that tuple.
+TorchScript is not Python everywhere. It has read global names when it compiled, copies lists and dicts, and answers `is_scripting()` with
+True. An int given for a parameter declared as a float becomes that float, a list given for a tuple becomes that tuple.
 Where a call could differ otherwise, the graph breaks, and TorchScript runs it.
 """
 
 from __future__ import annotations
 
+import dis
 import types
 from collections.abc import Iterator
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -59,10 +61,11 @@ def _why_not_as_python(obj: torch.jit.ScriptFunction, function: Any) -> str | No
         return f"{function.__qualname__} was traced by torch.jit, not scripted"
     if not all(_is_kept(result.type) for result in obj.schema.returns):
         return f"{function.__qualname__} returns what TorchScript may convert"
-    names = set(_names(function.__code__))
-    for name in sorted(names & _ASKS):
+    codes = list(_codes(function.__code__))
+    for name in sorted(_ASKS.intersection(chain.from_iterable(code.co_names for code in codes))):
         return f"{function.__qualname__} calls {name}"
-    given = {name: function.__globals__[name] for name in names if name in function.__globals__}
+    read = chain.from_iterable(map(_global_names, codes))
+    given = {name: function.__globals__[name] for name in read if name in function.__globals__}
     given.update(_cells(function))
     for name, value in sorted(given.items()):
         if not _is_fixed(value):
@@ -78,12 +81,17 @@ def _is_kept(returned: Any) -> bool:
     return kind in ("TensorType", "IntType", "BoolType", "NoneType")
 
 
-def _names(code: types.CodeType) -> Iterator[str]:
-    """All names that a function reads, those of attributes among them, and of functions inside it."""
-    yield from code.co_names
+def _codes(code: types.CodeType) -> Iterator[types.CodeType]:
+    """The code of a function and of functions inside it."""
+    yield code
     for constant in code.co_consts:
         if isinstance(constant, types.CodeType):
-            yield from _names(constant)
+            yield from _codes(constant)
+
+
+def _global_names(code: types.CodeType) -> Iterator[str]:
+    """The names that are read as globals: `x.norm` reads none, though co_names holds it and the module may have a `norm`."""
+    return (i.argval for i in dis.get_instructions(code) if i.opname in ("LOAD_GLOBAL", "LOAD_NAME"))
 
 
 def _cells(function: types.FunctionType) -> dict[str, Any]:
@@ -116,20 +124,31 @@ def _as_taken(
     given = dict(zip([parameter.name for parameter in parameters], args, strict=False)) | kwargs
     defaults = function.__defaults__ or ()
     own = dict(zip([p.name for p in parameters][len(parameters) - len(defaults) :], defaults, strict=True))
+    named = dict.fromkeys(kwargs)
     for parameter in parameters:
         name = parameter.name
         if name in given:
             taken = _taken(tx, given[name], parameter.type)
-            fits = taken is not None
-            given[name] = taken or given[name]
+        elif name in own and repr(own[name]) == repr(parameter.default_value):
+            continue
         else:
-            fits = name in own and repr(own[name]) == repr(parameter.default_value)
-        if not fits:
+            taken = _default_taken(tx, own.get(name), parameter.default_value)
+            named[name] = None
+        if taken is not None:
+            given[name] = taken
+        else:
             raise Unsupported("script-function", f"{function.__qualname__} takes {name} as {parameter.type}")
     # The names of the arguments by position come first. A wrong name or number of arguments is the Python function's to refuse.
     return [given[parameter.name] for parameter in parameters[: len(args)]] + args[len(parameters) :], {
-        name: given[name] for name in kwargs
+        name: given[name] for name in named
     }
+
+
+def _default_taken(tx: TraceContext, own: Any, default: Any) -> Value | None:
+    """A default as TorchScript takes it, where that is the float of an int: `eps: float = -1`. None: another one, or none at all."""
+    if type(own) is int and type(default) is float and float(own) == default:
+        return tx.from_constant(default)
+    return None
 
 
 def _taken(tx: TraceContext, value: Value, wanted: Any) -> Value | None:
@@ -149,4 +168,6 @@ def _taken(tx: TraceContext, value: Value, wanted: Any) -> Value | None:
         if cls is tuple and all(new is old for new, old in zip(taken, items, strict=True)):
             return value
         return TupleValue([item for item in taken if item is not None])
+    if kind == "FloatType" and cls is int and value.is_constant():
+        return tx.from_constant(float(value.constant()))
     return value if any(cls is allowed for allowed in _TYPES.get(kind, ())) else None
