@@ -54,6 +54,23 @@ def a_method_called_as_a_helper(x):
     return x.norm(dim=-1, p=2, keepdim=True) * x
 
 
+class Point(torch.nn.Parameter):
+    """A parameter with methods of its own, as geoopt's are."""
+
+    def distance(self, other):
+        return (self - other).norm()
+
+
+class Counted(torch.nn.Parameter):
+    def abs(self):
+        return super().abs() + 1
+
+
+@torch.jit.script
+def size_of(p, x):
+    return p.abs() + x
+
+
 @torch.jit.script
 def a_float(x) -> float:
     return 2.0 * x.size(0)
@@ -75,6 +92,7 @@ WHOLE = {
     "lists for tuples": lambda x: combine([x, x + 1], b=(x.sin(), x)),
     "a list that is written to later": lambda x: ((xs := [x, x + 1]), combine(xs, xs), xs.append(x))[1:],
     "numbers": lambda x: scaled(x.float(), 2.0, by=3),
+    "a parameter of a class of its own": lambda x, p=Point(torch.ones(2)): size_of(p, x).detach(),
     "an int for a float": lambda x: scaled(x, 2),
     "a default that is converted": lambda x: scaled(x, by=2),
     "passed on": lambda x: functools.partial(gate, x)(b=x.cos()),
@@ -82,6 +100,7 @@ WHOLE = {
     "mapped": lambda x: list(map(gate, [x, x.sin()], [x, x])),
 }
 BROKEN = {
+    "a parameter that overrides what is called": lambda x, p=Counted(torch.ones(2)): size_of(p, x * 2).detach(),
     "a size for a float": lambda x: scaled(x, x.shape[0]),
     "a list": lambda x: ((xs := [x]), appended(xs), len(xs))[1:],
     "asks whether it is scripted": lambda x: where_it_runs(x * 2),

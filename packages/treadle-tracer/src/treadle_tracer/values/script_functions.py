@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from treadle_tracer.class_facts import is_subtype
 from treadle_tracer.errors import Unsupported
 from treadle_tracer.source import ConstSource
 from treadle_tracer.values.sequences import ListValue, TupleValue
@@ -27,6 +28,11 @@ if TYPE_CHECKING:
     from treadle_tracer.values.value import TraceContext, Value
 
 _ASKS = frozenset({"is_scripting", "is_tracing", "_isinstance", "annotate", "ignore", "unused"})
+# What a class defines that no function of TorchScript comes to ask for.
+_UNASKED = frozenset(
+    "__module__ __qualname__ __doc__ __dict__ __weakref__ __annotations__ __new__ __init__ __repr__ __reduce__ __reduce_ex__ "
+    "__setstate__ __deepcopy__ __torch_function__".split()
+)
 _TYPES = {
     "TensorType": (torch.Tensor, torch.nn.Parameter),
     "IntType": (int,),
@@ -128,7 +134,7 @@ def _as_taken(
     for parameter in parameters:
         name = parameter.name
         if name in given:
-            taken = _taken(tx, given[name], parameter.type)
+            taken = _taken(tx, given[name], parameter.type, function)
         elif name in own and repr(own[name]) == repr(parameter.default_value):
             continue
         else:
@@ -151,18 +157,18 @@ def _default_taken(tx: TraceContext, own: Any, default: Any) -> Value | None:
     return None
 
 
-def _taken(tx: TraceContext, value: Value, wanted: Any) -> Value | None:
+def _taken(tx: TraceContext, value: Value, wanted: Any, function: types.FunctionType) -> Value | None:
     """A value as TorchScript takes it for a parameter of this type. None: as another one, or not at all."""
     kind, cls = wanted.kind(), value.python_type()
     if kind == "OptionalType":
-        return value if cls is type(None) else _taken(tx, value, wanted.getElementType())
+        return value if cls is type(None) else _taken(tx, value, wanted.getElementType(), function)
     if kind == "TupleType":
         if not ((cls is tuple and isinstance(value, TupleValue)) or (cls is list and isinstance(value, ListValue))):
             return None
         items, types_ = list(value.unpack(tx)), wanted.elements()
         if len(items) != len(types_):
             return None
-        taken = [_taken(tx, item, of) for item, of in zip(items, types_, strict=True)]
+        taken = [_taken(tx, item, of, function) for item, of in zip(items, types_, strict=True)]
         if any(item is None for item in taken):
             return None
         if cls is tuple and all(new is old for new, old in zip(taken, items, strict=True)):
@@ -170,4 +176,18 @@ def _taken(tx: TraceContext, value: Value, wanted: Any) -> Value | None:
         return TupleValue([item for item in taken if item is not None])
     if kind == "FloatType" and cls is int and value.is_constant():
         return tx.from_constant(float(value.constant()))
+    if kind == "TensorType" and _is_as_a_parameter(cls, function):
+        return value
     return value if any(cls is allowed for allowed in _TYPES.get(kind, ())) else None
+
+
+def _is_as_a_parameter(cls: type, function: types.FunctionType) -> bool:
+    """Whether an instance of this class is to the function what it is to TorchScript, which takes it as a plain tensor.
+
+    So it is where no class of the user's overrides an operator, or anything whose name the function reads.
+    """
+    if not is_subtype(cls, torch.nn.Parameter) or cls.__torch_function__ is not torch._C._disabled_torch_function_impl:
+        return False
+    own = {name for base in cls.__mro__ if base not in torch.nn.Parameter.__mro__ for name in vars(base)}
+    read = frozenset(chain.from_iterable(code.co_names for code in _codes(function.__code__)))
+    return not any(name in read or (name.startswith("__") and name not in _UNASKED) for name in own)
