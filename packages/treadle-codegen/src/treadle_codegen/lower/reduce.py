@@ -271,9 +271,11 @@ def vector_norm(
 ) -> TensorExpr | None:
     result = lw.val.dtype
     accumulate = compute_dtype(result)
+    dims = normalize_dims(dim, x.dim)
+    if ord != 0 and all(x.shape[d] == 1 for d in dims):
+        ord = 1  # ATen takes the absolute value, which may have no square: of 1e38, or of 1e-30
     if accumulate not in FLOATS or ord not in (1, 2, math.inf, -math.inf) or any(size == 0 for size in x.shape):
         return None
-    dims = normalize_dims(dim, x.dim)
     kind = {1: "sum", 2: "sum", math.inf: "max", -math.inf: "min"}[ord]
 
     def before(o: LoopBuilder, value: int, _index: Any) -> int:
