@@ -182,10 +182,11 @@ def same(x: FloatLike, value: float) -> BoolLike:
 
 
 def holds(condition: BoolLike, values: Mapping[Any, Any]) -> bool:
-    """Whether a guard holds for these values. A guard that cannot be computed for them (see `defined`) does not hold."""
+    """Whether a guard holds for these values. A guard that cannot be computed for them (see `defined`) does not hold, nor does one that
+    compares what is a complex number there: the square root of a negative number."""
     try:
         return bool(evaluate(condition, values))
-    except (ArithmeticError, ValueError):
+    except (ArithmeticError, ValueError, TypeError):
         return False
 
 

@@ -184,3 +184,12 @@ def test_a_length_that_is_refused_after_others(wrong):
     for ring.filled in (2, 3, 4, wrong, 5):
         found, expected = run(ring), f(ring)
         assert found == expected if isinstance(expected, tuple) else torch.equal(found, expected)
+
+
+def test_a_root_that_is_complex_for_a_later_number():
+    def program(x, number):
+        return x * number**0.5 if number > 0 and number**0.5 > 1.2 else x - 1
+
+    fast, _ = compiled(program)
+    for number in (2.0, 1.5, 3.0, -3.0, -4.0, 5.0):
+        assert torch.equal(fast(torch.ones(2), number), program(torch.ones(2), number))

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from treadle_tracer.errors import Unsupported
-from treadle_tracer.values.array_options import plain
+from treadle_tracer.values.array_options import plain, size_option
 from treadle_tracer.values.array_ufuncs import as_array, converted, in_dtype, operand
 from treadle_tracer.values.arrays import ArrayValue, numpy_module
 from treadle_tracer.values.base import Constant
@@ -63,17 +63,18 @@ def linspace(
     endpoint: Value | None = None,
     **options: Value,
 ) -> Value:
-    """Numbers at equal distances between two numbers that are not known yet. Between arrays, and with options, it is NumPy's own body."""
+    """Numbers at equal distances, where an end or how many there are is not known yet. Between arrays, and with options, it is NumPy's own body."""
     ends = [operand(tx, one) for one in (start, stop)]
     kinds = [numpy_module().dtype(end.kind) for end in ends]
-    count, has_end = plain(num, 50), plain(endpoint, True)
+    count = Constant(50) if num is None else size_option(tx, num)
+    has_end = plain(endpoint, True)
     is_plain = all(end.ndim == 0 and kind.name in ("int64", "float64") for end, kind in zip(ends, kinds, strict=True))
-    if options or not is_plain or type(count) is not int or count < 2 or type(has_end) is not bool:
+    if options or not is_plain or type(has_end) is not bool or not tx.compare(">", count, Constant(1)).truth(tx):
         given = {name: value for name, value in (("num", num), ("endpoint", endpoint)) if value is not None}
         body = numpy_module().linspace._implementation
         return tx.inline(tx.wrap_known(body), [start, stop], {**given, **options})
     wide = [in_dtype(tx, end, numpy_module().dtype("float64")) for end in ends]
-    found = tx.inline(tx.wrap_known(_spaced), [*wide, Constant(count), Constant(has_end)], {})
+    found = tx.inline(tx.wrap_known(_spaced), [*wide, count, Constant(has_end)], {})
     assert isinstance(found, TensorValue)
     return ArrayValue(found)
 

@@ -294,9 +294,12 @@ def _new_tuple(tx: TraceContext, args: list[Value], kwargs: dict[str, Value]) ->
 def _new_numpy_scalar(tx: TraceContext, cls: type, args: list[Value], kwargs: dict[str, Value]) -> Value:
     if len(args) == 1 and not kwargs and isinstance(args[0], ArrayValue) and args[0].ndim == 0:
         return tx.array_method(ArrayValue(args[0].tensor, is_scalar=True), "astype", [tx.wrap_known(cls)], {})
-    if len(args) == 1 and not kwargs and isinstance(args[0], SymbolicValue) and not is_unbacked(tx, args[0]):
-        if is_one_of(args[0].python_type(), (int, float)) and cls.__name__ == f"{args[0].python_type().__name__}64":
-            return numpy_numbers.scalar_of(tx, cls, args[0])
+    (number,) = numpy_numbers.plain_numbers(args) if len(args) == 1 and not kwargs else (NONE,)
+    if isinstance(number, SymbolicValue) and not is_unbacked(tx, number):
+        if number.python_type() is int and cls.__name__ == "float64":
+            number = tx.wrap_known(float).call(tx, [number], {})
+        if is_one_of(number.python_type(), (int, float)) and cls.__name__ == f"{number.python_type().__name__}64":
+            return numpy_numbers.scalar_of(tx, cls, number)
     return tx.fold(cls, args, kwargs)
 
 

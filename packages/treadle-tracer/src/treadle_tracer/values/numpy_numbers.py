@@ -1,8 +1,8 @@
 """NumPy's scalars: constants, and numbers that change between calls as symbols.
 
 A scalar is guarded by its type and by the Python number that `item()` gives. When that number has changed between calls it becomes a
-symbol, as Python's own numbers do. Torch calls take the symbol. So do comparisons, and sums, differences, products and quotients of
-float64 and int64, as long as the result is a normal number: NumPy warns or wraps around beyond. Everything else fixes the number.
+symbol, as Python's own numbers do. Torch calls take the symbol. So do comparisons, and sums, differences, products, quotients and powers
+of float64 and int64, as long as the result is a normal number: NumPy warns or wraps around beyond. Everything else fixes the number.
 """
 
 from __future__ import annotations
@@ -13,6 +13,8 @@ import operator
 import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
+
+import torch
 
 from treadle_shapes.torch import expr_of
 from treadle_tracer.by_identity import is_one_of, unique
@@ -146,6 +148,8 @@ def operate(tx: TraceContext, function: Callable[..., Any], args: list[Value]) -
             return _computed(tx, function, args, "-", [Constant(0), *numbers])
         if getattr(function, "__module__", None) == "math":
             return tx.fold(function, numbers, {})
+        if function is operator.pow and any(number.python_type() is float for number in numbers):
+            return _power(tx, args, numbers)
     return tx.fold(function, fix_all(tx, args), {})
 
 
@@ -225,6 +229,19 @@ def _plain_number(value: Value) -> Value:
     return Constant(value.obj.item()) if isinstance(value, Constant) and is_numpy_scalar(value.obj) else value
 
 
+def torch_dtype_of(value: Value) -> torch.dtype | None:
+    """The dtype that torch's constructors infer for a scalar; None for other values, and where PyTorch has no such dtype."""
+    is_scalar = isinstance(value, NumpyNumber) or (isinstance(value, Constant) and is_numpy_scalar(value.obj))
+    return _TORCH_DTYPES.get(value.python_type().__name__) if is_scalar else None
+
+
+_TORCH_DTYPES = {
+    **{"float64": torch.float64, "float32": torch.float32, "float16": torch.float16, "bool": torch.bool},
+    **{"int64": torch.int64, "int32": torch.int32, "int16": torch.int16, "int8": torch.int8, "uint8": torch.uint8},
+    **{"complex128": torch.complex128, "complex64": torch.complex64, "bool_": torch.bool},
+}
+
+
 def _computed(
     tx: TraceContext, function: Callable[..., Any], args: list[Value], text: str, numbers: list[Value]
 ) -> Value:
@@ -247,6 +264,14 @@ def _stay_normal(tx: TraceContext, number: Value, is_negative: bool) -> None:
     for text, limit in (("<=", -least), (">=", -most)) if is_negative else ((">=", least), ("<=", most)):
         if not tx.compare(text, number, Constant(limit)).truth(tx):
             raise InternalError("numpy-numbers", f"{number.describe()} is no normal number")
+
+
+def _power(tx: TraceContext, args: list[Value], numbers: list[Value]) -> Value:
+    """A power of floats, for which Python calls the C library's `pow` as NumPy does. Python's powers of negative numbers are complex."""
+    floats = [Constant(float(n.obj)) if isinstance(n, Constant) else n for n in numbers]
+    if all(number.python_type() is float for number in floats) and tx.compare(">", floats[0], Constant(0.0)).truth(tx):
+        return _computed(tx, operator.pow, args, "**", floats)
+    return tx.fold(operator.pow, fix_all(tx, args), {})
 
 
 def _hint(tx: TraceContext, value: Value) -> Any:

@@ -6,6 +6,8 @@ import pytest
 import torch
 from compile_runs import compiled
 
+np = pytest.importorskip("numpy")
+
 OF_ALL_SIZES = {
     "a size": lambda x: x * torch.tensor(x.shape[0]),
     "a size and a float": lambda x: x.sum() * torch.tensor([x.shape[0], 2.5]),
@@ -17,6 +19,11 @@ OF_ALL_SIZES = {
     "an expression": lambda x: x * torch.tensor(x.shape[0] // 2 - 1, dtype=torch.float64),
     "read again": lambda x: x * torch.tensor(x.shape[0]).item(),
     "as an index": lambda x: x[torch.tensor(x.shape[0] - 1)] + 1,
+    "a float64 of NumPy": lambda x: x / torch.as_tensor(np.float64(x.shape[0]) ** 0.5),
+    "a power of a float64": lambda x: x.sum() + torch.tensor(np.float64(x.shape[0]) ** 3),
+    "an int64 of NumPy": lambda x: x.sum() + torch.tensor(np.int64(x.shape[0]) + 1),
+    "numbers between two others": lambda x: x + torch.from_numpy(np.linspace(-1, 2, num=x.shape[0])),
+    "numbers without the end": lambda x: x + torch.as_tensor(np.linspace(0.3, 2, x.shape[0], endpoint=False)),
     "as a length": lambda x: torch.arange(int(torch.tensor(x.shape[0]))) + x,
 }
 

@@ -10,8 +10,9 @@ from torch.utils._python_dispatch import return_and_correct_aliasing
 
 from treadle_tracer.values import differentiation, unbacked
 from treadle_tracer.values.arrays import ArrayValue
-from treadle_tracer.values.base import NONE, Constant, LazyValue
+from treadle_tracer.values.base import NONE, Constant, LazyValue, is_none
 from treadle_tracer.values.dispatched_tensors import correct_aliasing, new_dispatched
+from treadle_tracer.values.numpy_numbers import plain_numbers, torch_dtype_of
 from treadle_tracer.values.rules import autograd_functions
 from treadle_tracer.values.rules.checkpoints import checkpoint
 from treadle_tracer.values.rules.numpy_arrays import tensor_of_array
@@ -64,6 +65,11 @@ def _tensor_of_numbers(function: Callable[..., Any]) -> Apply:
         data = args[0].force(tx) if args and isinstance(args[0], LazyValue) else args[0] if args else None
         if isinstance(data, ArrayValue):
             return tensor_of_array(tx, function, data, args[1:], kwargs)
+        dtype = None if data is None else torch_dtype_of(data)
+        if data is not None and dtype is not None:
+            (data,) = plain_numbers([data])
+            args = [data, *args[1:]]
+            kwargs = kwargs if not is_none(kwargs.get("dtype", NONE)) else {**kwargs, "dtype": Constant(dtype)}
         copy = copy_of_tensor(tx, "torch.tensor", args, kwargs) if function is torch.tensor else None
         if copy is not None:
             return copy
