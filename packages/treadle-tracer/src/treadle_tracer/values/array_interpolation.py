@@ -63,7 +63,10 @@ def linspace(
     endpoint: Value | None = None,
     **options: Value,
 ) -> Value:
-    """Numbers at equal distances, where an end or how many there are is not known yet. Between arrays, and with options, it is NumPy's own body."""
+    """Numbers at equal distances, where an end, or how many there are, is not known yet.
+
+    Between arrays, and with options, it is NumPy's own body.
+    """
     ends = [operand(tx, one) for one in (start, stop)]
     kinds = [numpy_module().dtype(end.kind) for end in ends]
     count = Constant(50) if num is None else size_option(tx, num)

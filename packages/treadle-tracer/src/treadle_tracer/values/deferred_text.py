@@ -74,6 +74,23 @@ class DeferredText(Value):
         _emit(self.parts, cg)
 
 
+class UnmadeText(DeferredText):
+    """A text that names what a tensor's history begins with, which only Python can make. It may be the message of a check, which nobody
+    reads. made_at: the instruction of the root frame that made it."""
+
+    __slots__ = ("made_at",)
+
+    def __init__(self, parts: Parts, made_at: int):
+        super().__init__(parts)
+        self.made_at = made_at
+
+    def describe(self) -> str:
+        return "the text of a tensor that requires gradients"
+
+    def reconstruct(self, cg: Any) -> None:
+        raise Unsupported("reconstruct", self.describe(), (), self.made_at)
+
+
 class SymbolicText(OpenText):
     """A string with dynamic numbers, or strings that vary, in it. Reading `obj` makes them constants, and so guards them."""
 
@@ -168,7 +185,7 @@ def text_of(tx: TraceContext, function: Callable[..., str], *values: Value) -> V
     """The string `function(*values)`. Raises Unsupported for a value whose text cannot be made after the graph, or may raise there."""
     copies = []
     for value in values:
-        copy = snapshot(tx, value)
+        copy = value if has_history(value) else snapshot(tx, value)
         if copy is None:
             raise Unsupported("format", value.describe())
         copies.append(copy)
@@ -210,6 +227,8 @@ def joined_text(tx: TraceContext, pieces: Iterable[str | Part | Value]) -> Value
     values = [value for part in parts if isinstance(part, Part) for value in part.values]
     if all(_is_known_by_guards(tx, value) for value in values):
         return SymbolicText(tx, tuple(parts))
+    if any(map(has_history, values)):
+        return UnmadeText(tuple(parts), tx.frames[0].at)
     return DeferredText(tuple(parts))
 
 
@@ -246,6 +265,8 @@ def snapshot(tx: TraceContext, value: Value) -> Value | None:
     """A value with the text that `value` has now, whatever the program does later; None if there is none."""
     if isinstance(value, LazyValue):
         value = value.force(tx)
+    if isinstance(value, UnmadeText):
+        return None
     if isinstance(value, (ConcreteValue, SymbolicValue, DeferredText)):
         return value
     if isinstance(value, TensorValue):
@@ -256,6 +277,11 @@ def snapshot(tx: TraceContext, value: Value) -> Value | None:
     if isinstance(value, DictValue) and value.cls is dict:
         return _copied_dict(tx, value)
     return None
+
+
+def has_history(value: Value) -> bool:
+    """Whether it is a plain tensor whose text names what it was made by, which that of a copy cannot."""
+    return isinstance(value, TensorValue) and value.fake.requires_grad and value.python_type() is torch.Tensor
 
 
 def _copied_tensor(tx: TraceContext, value: TensorValue) -> Value | None:

@@ -236,9 +236,18 @@ def torch_dtype_of(value: Value) -> torch.dtype | None:
 
 
 _TORCH_DTYPES = {
-    **{"float64": torch.float64, "float32": torch.float32, "float16": torch.float16, "bool": torch.bool},
-    **{"int64": torch.int64, "int32": torch.int32, "int16": torch.int16, "int8": torch.int8, "uint8": torch.uint8},
-    **{"complex128": torch.complex128, "complex64": torch.complex64, "bool_": torch.bool},
+    "float64": torch.float64,
+    "float32": torch.float32,
+    "float16": torch.float16,
+    "int64": torch.int64,
+    "int32": torch.int32,
+    "int16": torch.int16,
+    "int8": torch.int8,
+    "uint8": torch.uint8,
+    "bool": torch.bool,
+    "bool_": torch.bool,  # before NumPy 2
+    "complex128": torch.complex128,
+    "complex64": torch.complex64,
 }
 
 
