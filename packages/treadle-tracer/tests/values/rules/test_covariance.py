@@ -22,8 +22,20 @@ CALLS = {
     "torch.corrcoef(torch.complex(x, x * x))": True,
     "torch.cov(x, correction=7)": False,
     "torch.cov(x, correction=8)": False,
-    "torch.cov(x, fweights=torch.arange(1, 8))": False,
-    "torch.cov(x, aweights=x.detach().abs()[0], fweights=None)": False,
+    "torch.cov(x, fweights=torch.arange(1, 8))": True,
+    "torch.cov(x[0], fweights=torch.arange(7, dtype=torch.int32), correction=3)": True,
+    "torch.cov(x, aweights=x.detach().abs()[0].double(), fweights=None)": True,
+    "torch.cov(x, aweights=x.abs()[0] + 0.5, correction=0)": True,
+    "torch.cov(x, aweights=x.abs()[1] + 0.5, fweights=torch.arange(7))": True,
+    "torch.cov(torch.complex(x, x * x), fweights=torch.arange(7))": True,
+    "torch.cov(x, fweights=torch.arange(7) - 1)": False,
+    "torch.cov(x, fweights=torch.zeros(7, dtype=torch.int64))": False,
+    "torch.cov(x, fweights=torch.eye(7, dtype=torch.int64)[1])": False,
+    "torch.cov(x, aweights=-x.abs()[0] - 1)": False,
+    "torch.cov(x, fweights=torch.arange(6))": False,
+    "torch.cov(x, fweights=torch.ones(7))": False,
+    "torch.cov(x, aweights=torch.arange(7))": False,
+    "torch.cov(x, fweights=torch.ones(7, 1, dtype=torch.int64))": False,
     "torch.cov(x.expand(2, 3, 7))": False,
     "torch.cov(x > 0)": False,
     "torch.cov(x, 1)": False,
@@ -63,3 +75,20 @@ def test_sizes_that_change():
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             assert str(run(x)) == str((torch.cov(x), torch.corrcoef(x)))
+
+
+def test_a_number_of_observations_that_data_tell():
+    def program(x, chosen):
+        found = x[:, chosen]
+        return torch.cov(found), torch.corrcoef(found), torch.cov(found[0], correction=0)
+
+    run, said = compiled(program)
+    for count in (5, 3, 6, 2, 4):
+        x = torch.randn(3, 7, requires_grad=True)
+        found, expected = (function(x, torch.arange(7) < count) for function in (run, program))
+        assert [str(one.tolist()) for one in found] == [str(one.tolist()) for one in expected]
+        grads = [torch.autograd.grad(sum(one.sum() for one in ones), x)[0] for ones in (found, expected)]
+        torch.testing.assert_close(*grads)
+    assert not said.breaks and len(said.graphs) == 1
+    with pytest.warns(UserWarning, match="degrees of freedom"):
+        run(torch.randn(3, 7), torch.arange(7) < 1)
