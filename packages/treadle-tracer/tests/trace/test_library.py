@@ -89,7 +89,10 @@ def tied(i):
 @case(t(3))
 def typing_stuff(x):
     q = typing.cast(int, 3)
-    return x + q
+    return x + q, Number(q + 1) * x
+
+
+Number = typing.NewType("Number", int)
 
 
 @case(t(3))

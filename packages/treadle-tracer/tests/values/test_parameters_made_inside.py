@@ -26,6 +26,12 @@ def a_parameter_with_a_gradient(x):
     return w.grad, w
 
 
+def a_parameter_by_its_constructor_in_c(x):
+    w = torch.Tensor._make_subclass(nn.Parameter, x.detach() * 2, True)
+    (w * x).sum().backward()
+    return w, w.grad, torch.Tensor._make_subclass(nn.Parameter, x).requires_grad
+
+
 def a_layer(x):
     l = nn.Linear(3, 2)
     return l(x)

@@ -575,3 +575,17 @@ def test_other_arguments_of_new_are_left_to_python():
     for _ in range(2):
         assert _portrait(run(torch.ones(2))) == _portrait(program(torch.ones(2)))
     assert seen.breaks
+
+
+def test_subclasses_by_their_constructor_in_c():
+    def program(x):
+        y = torch.Tensor._make_subclass(Plain, x * 2)
+        z = torch.Tensor._make_subclass(torch.Tensor, y.as_subclass(torch.Tensor) + 1)
+        return y, (y + z).as_subclass(torch.Tensor), type(y).__name__, y.requires_grad
+
+    fast, said = compiled(program)
+    for x in (torch.randn(3), torch.randn(3, requires_grad=True)):
+        found, expected = fast(x), program(x)
+        assert type(found[0]) is Plain and found[2:] == expected[2:]
+        assert torch.equal(found[0], expected[0]) and torch.equal(found[1], expected[1])
+    assert not said.breaks

@@ -559,6 +559,7 @@ RULES = (
     Rule(itertools.tee, tee),
     Rule(_thread.allocate_lock, new_lock),
     Rule(typing.cast, _identity, Effect.NONE),
+    Rule(typing.NewType.__call__, _identity, Effect.NONE),  # which is called without the type
     *map(folds, (typing.get_origin, typing.get_args)),
     *map(folds, (chr, ord, bin, hex, oct, sys.intern)),
     Rule(builtins.__import__, _import, Effect.READS_STATE),

@@ -8,16 +8,20 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.utils._python_dispatch import return_and_correct_aliasing
 
+from treadle_tracer.errors import Unsupported
 from treadle_tracer.values import differentiation, unbacked
 from treadle_tracer.values.arrays import ArrayValue
-from treadle_tracer.values.base import NONE, Constant, LazyValue, is_none
+from treadle_tracer.values.base import FALSE, NONE, Constant, LazyValue, is_none, settled
 from treadle_tracer.values.dispatched_tensors import correct_aliasing, new_dispatched
+from treadle_tracer.values.gradients import set_requires_grad
 from treadle_tracer.values.numpy_numbers import plain_numbers, torch_dtype_of
 from treadle_tracer.values.rules import autograd_functions
 from treadle_tracer.values.rules.checkpoints import checkpoint
 from treadle_tracer.values.rules.numpy_arrays import tensor_of_array
 from treadle_tracer.values.rules.rule import Apply, Args, Effect, Kwargs, Rule, members
-from treadle_tracer.values.tensor_construction import copy_of_tensor
+from treadle_tracer.values.tensor import TensorValue
+from treadle_tracer.values.tensor_construction import copy_of_tensor, new_parameter
+from treadle_tracer.values.tensor_subclasses import as_subclass
 from treadle_tracer.values.tensors_of_numbers import tensor_of_numbers
 from treadle_tracer.values.unbacked import check
 from treadle_tracer.values.value import Value
@@ -79,6 +83,27 @@ def _tensor_of_numbers(function: Callable[..., Any]) -> Apply:
     return run
 
 
+# ---- tensors of subclasses
+
+
+def _make_subclass(tx: TraceContext, args: Args, kwargs: Kwargs) -> Value:
+    """`torch.Tensor._make_subclass(cls, data, require_grad=False)`: an alias of that class without a history"""
+    named = {**dict(zip(("cls", "data", "require_grad"), args, strict=False)), **kwargs}
+    cls, data, wanted = (settled(named.get(name, FALSE)) for name in ("cls", "data", "require_grad"))
+    if len(args) > 3 or not named.keys() <= {"cls", "data", "require_grad"} or type(data) is not TensorValue:
+        raise Unsupported("builtin-call", "torch.Tensor._make_subclass with these arguments")
+    if cls.constant() is torch.nn.Parameter:
+        return new_parameter(tx, [data, wanted], {})
+    made = tx.run_in_graph("call_method", "detach", [data], {})
+    assert isinstance(made, TensorValue)
+    if cls.constant() is torch.Tensor:
+        set_requires_grad(tx, made, wanted)
+        return made
+    if wanted.constant():
+        raise Unsupported("builtin-call", "torch.Tensor._make_subclass that requires gradients")
+    return as_subclass(tx, made, cls)
+
+
 _CHECKS = {
     "_check": RuntimeError,
     "_check_index": IndexError,
@@ -96,6 +121,7 @@ RULES = (
     Rule(torch.autograd.backward, differentiation.backward, Effect.WRITES_ARGUMENTS),
     Rule(torch.autograd.grad, differentiation.grad, Effect.GRAPH),
     Rule("torch.utils.checkpoint.checkpoint", checkpoint),
+    Rule(torch.Tensor._make_subclass, _make_subclass, Effect.GRAPH),
     Rule(torch.Tensor._make_wrapper_subclass, new_dispatched),  # type: ignore[attr-defined]
     Rule(return_and_correct_aliasing, correct_aliasing),
     *[Rule(function, _tensor_of_numbers(function), Effect.GRAPH) for function in (torch.tensor, torch.as_tensor)],
