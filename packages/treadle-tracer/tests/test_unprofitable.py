@@ -451,3 +451,29 @@ def test_random_numbers_are_not_foreseen_for_python():
     assert entries and all(entry.payload.is_left for entry in entries)
     assert not [check.reason for entry in entries for check in entry.guard.checks if "random() <" in str(check.reason)]
     assert not [check.op for entry in entries for check in entry.guard.checks if check.op in ("call", "call_many")]
+
+
+def turning(x, turns):
+    for _ in range(20):
+        x = torch.sin(x) * 2
+    while item(turns > 0):
+        turns = turns - 1
+    return x
+
+
+def test_calls_that_differ_from_the_first_are_judged_once_more():
+    short, long = (torch.ones(4), torch.tensor(2)), (torch.ones(4), torch.tensor(60))
+    assert left(run(turning, *[short] * 8)) == []
+    assert left(run(turning, short, short, long)) == []
+    assert left(run(turning, short, short, *[long] * 8)) == ["turning"]
+
+
+def test_after_two_trials_nothing_more_is_asked():
+    fn, recorder = compiled(turning, leave_unprofitable=True)
+    for _ in range(8):
+        fn(torch.ones(4), torch.tensor(2))
+    before = treadle_frame.counters()["handler_calls"]
+    fn(torch.ones(4), torch.tensor(2))
+    assert treadle_frame.counters()["handler_calls"] == before and not left(recorder)
+    checks = [check for entry in treadle_frame.entries(turning) for check in entry.guard.checks]
+    assert checks and not any(check.reason.startswith("it runs") for check in checks)

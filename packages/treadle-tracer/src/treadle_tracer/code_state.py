@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from .marks import Mark
     from .output.dropped_entries import DroppedEntry
     from .output.inherited_changes import Inherited
+    from .second_trials import SecondTrial
 
 
 _MOST_WAITS = 4  # so many calls in a row wait for another call like them; behind them, traces become rare
@@ -68,6 +69,7 @@ class CodeState:
     declared          the marks that the user has set on its inputs
     called_in         the functions whose entries call it in place
     on_trial          the entries, if the next call decides whether they are worth their cost (`unprofitable`)
+    second_trial      what had run when the entries were kept, until that is decided once more
     aside             the entries, while the stance is "force_eager"
     gone              how many entries have been dropped because the module at this source is gone
     may_split         False when the frame could not be left before the call that asks for such items
@@ -116,6 +118,7 @@ class CodeState:
     outlived: Counter[int | None] = field(default_factory=Counter)
     called_in: MutableMapping[CodeType, None] = field(default_factory=WeakIdKeyDictionary)
     on_trial: list[Any] = field(default_factory=list)
+    second_trial: SecondTrial | None = None
     aside: list[Any] = field(default_factory=list)
     dropped: list[DroppedEntry] = field(default_factory=list)
     waiting: list[Any] = field(default_factory=list)
@@ -270,6 +273,9 @@ class CodeState:
         """Forget the entries on trial, set aside or waiting whose payloads have these references: something that they need is gone."""
         for entries in (self.on_trial, self.aside, self.waiting):
             entries[:] = [entry for entry in entries if getattr(entry.payload, "references", None) is not references]
+        if self.second_trial is not None:  # which has entries, too
+            self.second_trial.end()
+            self.second_trial = None
 
     def note_dropped(self, entries: Sequence[DroppedEntry]) -> None:
         """Count what is gone with entries that have been dropped, and forget those."""

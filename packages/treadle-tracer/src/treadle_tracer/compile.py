@@ -45,7 +45,7 @@ from .output.tensor_check import why_global_state_unfit
 from .room import is_out_of_room, room_to_recurse
 from .short_lived_code import ShortLivedCode
 from .skips import Skip, SkipKind, skips_callees, why_no_tensors, why_not_trace
-from .unprofitable import end_trial, is_left_alone, judge, put_on_trial, reconsider
+from .unprofitable import begin_second_trial, end_trial, is_left_alone, judge, put_on_trial, reconsider
 
 # After so many calls without a tensor, a code object is left alone for good.
 _TENSORLESS_CALLS = 16
@@ -198,6 +198,7 @@ class FrameCompiler:
             return treadle_frame.SKIP
         if self.options.leave_unprofitable:
             drop_costly(code, self._state_of)
+            begin_second_trial(code, state)
         if state.on_trial:
             entry, skip = end_trial(frame, state, self._state_of)
             if skip is not None:

@@ -9,6 +9,7 @@ estimates the profit of one run of each graph, entries count their runs.
                      is so because of that cost, the function is compiled again without these decisions (`costly_decisions`);
                      else the entries are replaced by ones with the same guards that run the original code, and the entries of the
                      continuations are dropped. Not negative: the entries are put back
+    some calls later the function that kept its graphs is judged once more, by what has run since (`second_trials`)
     another call     that these guards do not accept compiles again, and is judged again
     many calls       later, a function that the user has not asked to compile is skipped if nothing else has come. It is looked at again
                      when a function that the user has asked to compile is compiled again
@@ -32,6 +33,7 @@ from .output.continuations import continuations_of, original_of, starts_in_loop
 from .output.entry import foresees, program_of_original
 from .output.profitability import computing_operators, numbers_beside_tensors, work_of
 from .output.size_ranges import size_program
+from .second_trials import SecondTrial
 from .skips import Skip, SkipKind
 from .source import path_key
 
@@ -161,11 +163,16 @@ def end_trial(
     """
     code = frame.code
     entries, state.on_trial = state.on_trial, []
+    watched, state.second_trial = state.second_trial, None
+    second = watched if watched is not None and watched.is_due else None
     members = _members(code, entries)
-    skip = _why_leave(entries, members)
+    skip = _why_leave(entries, members, second)
+    is_deciding = skip is not None and _decisions_cost_the_profit(entries, members, second)
+    if watched is not None:
+        watched.end()
+        entries = [watched.unwatched(entry) for entry in entries]
     if skip is not None:
         pieces = _pieces(members)
-        is_deciding = _decisions_cost_the_profit(entries, members)
         for member, piece in pieces:
             treadle_frame.remove_entry(member, piece)
         if is_deciding and give_up_deciding(code, [*entries, *[piece for _, piece in pieces]], state_of):
@@ -179,7 +186,17 @@ def end_trial(
             serving = entry
         else:
             treadle_frame.add_entry(code, entry)
+    if skip is None and second is None and serving is not None and serving.payload.goes_on:
+        state.second_trial = SecondTrial(_running(entries, members), _spent_on_decisions(entries, members))
+        serving = state.second_trial.watch(serving)
     return serving, skip
+
+
+def begin_second_trial(code: CodeType, state: CodeState) -> None:
+    """Put a function on trial, once more, if it is time to."""
+    if state.second_trial is not None and state.second_trial.is_due and not state.on_trial:
+        installed = [entry for entry in treadle_frame.entries(code) if not entry.payload.is_left]
+        state.on_trial = [entry for entry in installed if treadle_frame.remove_entry(code, entry)]
 
 
 def _leave_inlined(pieces: Sequence[Any], state_of: Callable[[CodeType], CodeState]) -> None:
@@ -304,10 +321,10 @@ def _pieces(members: Sequence[CodeType]) -> list[tuple[CodeType, Any]]:
     return [(member, entry) for member in members for entry in treadle_frame.entries(member)]
 
 
-def _why_leave(entries: Sequence[Any], members: Sequence[CodeType]) -> Skip | None:
-    """Why a function with these entries and continuations is left to Python; None if it is not."""
+def _why_leave(entries: Sequence[Any], members: Sequence[CodeType], second: SecondTrial | None = None) -> Skip | None:
+    """Why a function with these entries and continuations is left to Python; None if it is not. second: judge what has run since."""
     pieces = _running(entries, members)
-    profit = _profit(entries, members)
+    profit = _profit(entries, members, second)
     if profit is None or profit >= 0:
         return None
     graphs = sum(piece.payload.graph_module is not None for piece in pieces)
@@ -321,30 +338,39 @@ def _running(entries: Sequence[Any], members: Sequence[CodeType]) -> list[Any]:
     return [*entries, *[piece for member, piece in _pieces(members) if not treadle_frame.is_skipped(member)]]
 
 
-def _profit(entries: Sequence[Any], members: Sequence[CodeType]) -> float | None:
-    """What the entries of a function with these continuations have saved so far, in calls of operators; None if it is not known."""
+def _profit(entries: Sequence[Any], members: Sequence[CodeType], second: SecondTrial | None = None) -> float | None:
+    """What the entries of a function with these continuations have saved, in calls of operators: so far, or since a second trial began.
+    None if it is not known."""
     pieces = _running(entries, members)
     if any(piece.payload.profit is None for piece in pieces):
         return None
-    calls = sum(entry.hits + 1 for entry in entries)
+    runs_of = second.runs_of if second is not None else _runs_of
+    calls = sum(map(runs_of, entries))
     # The runs of a continuation that has reached the limit of entries are not counted.
     skipped = sum(_TURNS if starts_in_loop(member) else 1 for member in members if treadle_frame.is_skipped(member))
-    saved = sum(piece.payload.profit * (piece.hits + 1) for piece in pieces)
-    return saved - _spent_on_decisions(entries, members) - _SKIPPED * calls * skipped
+    saved = sum(piece.payload.profit * runs_of(piece) for piece in pieces)
+    spent = _spent_on_decisions(entries, members) - (0.0 if second is None else second.spent)
+    return saved - spent - _SKIPPED * calls * skipped
+
+
+def _runs_of(piece: Any) -> int:
+    """How often a piece has run. The call that has compiled it is no hit."""
+    return int(piece.hits + 1)
 
 
 def _spent_on_decisions(entries: Sequence[Any], members: Sequence[CodeType]) -> float:
     return sum(piece.payload.decided.spent for piece in _running(entries, members))
 
 
-def _decisions_cost_the_profit(entries: Sequence[Any], members: Sequence[CodeType]) -> bool:
+def _decisions_cost_the_profit(entries: Sequence[Any], members: Sequence[CodeType], second: SecondTrial | None) -> bool:
     """Whether a function with these continuations would save something if deciding had cost nothing."""
-    profit = _profit(entries, members)
-    return profit is not None and profit + _spent_on_decisions(entries, members) >= 0
+    profit = _profit(entries, members, second)
+    before = 0.0 if second is None else second.spent
+    return profit is not None and profit + _spent_on_decisions(entries, members) - before >= 0
 
 
 def _profit_text(profit: float) -> str:
     return f"estimated to cost as much as {-profit:.0f} more calls of operators"
 
 
-__all__ = ["end_trial", "is_left_alone", "judge", "left_to_python", "put_on_trial", "reconsider"]
+__all__ = ["begin_second_trial", "end_trial", "is_left_alone", "judge", "left_to_python", "put_on_trial", "reconsider"]
