@@ -22,8 +22,10 @@ _CALLS = 3
 
 
 class SecondTrial:
-    """What had run when the first trial ended. spent: what decisions had cost. is_due: the calls to judge have come. is_over: they have been
-    judged, or other pieces have been compiled."""
+    """What had run when the first trial ended.
+
+    spent: what decisions had cost. is_due: the calls to judge have come. is_over: they have been judged, or others have been compiled.
+    """
 
     def __init__(self, pieces: Sequence[Any], spent: float):
         self.spent = spent
