@@ -29,6 +29,8 @@ FUNCTIONS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "power of a number": lambda x: 2**x,
     "rms norm": lambda x: F.rms_norm(x, (4,), SCALE),
     "hard shrinking": F.hardshrink,
+    "logarithm of the sigmoid": F.logsigmoid,
+    "losses of labels": lambda x: F.multilabel_soft_margin_loss(x, (x > 0).float(), reduction="none")[:, None],
     "sigmoid": torch.sigmoid,
     "sign": torch.sgn,
     "sign of complex numbers": lambda x: torch.complex(x, x * x).sgn().abs(),
@@ -42,6 +44,11 @@ FUNCTIONS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "variance of all, biased": lambda x: x.var(correction=0),
     "mean and variance": lambda x: sum(torch.var_mean(x)),
     "mean and deviation": lambda x: sum(torch.std_mean(x)),
+    "margins of classes": lambda x: F.multi_margin_loss(x, (x[:, 0] > 0).long(), weight=SCALE, reduction="sum"),
+    "squared margins of classes": lambda x: F.multi_margin_loss(x, (x[:, 0] > 0).long(), p=2, reduction="none")[
+        :, None
+    ],
+    "margins of labels": lambda x: F.multilabel_margin_loss(x, (x > 0).long(), reduction="sum"),
     "huber loss": lambda x: F.huber_loss(x, x.detach() + 1),
     "squared error": lambda x: F.mse_loss(x, x.detach() + 1),
 }

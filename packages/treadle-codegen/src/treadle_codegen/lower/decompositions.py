@@ -48,12 +48,24 @@ def _threshold_backward(grad: torch.Tensor, x: torch.Tensor, threshold: Any) -> 
     return rule(grad, x, threshold)  # type: ignore[no-any-return]
 
 
+def _log_sigmoid_backward(grad: torch.Tensor, x: torch.Tensor, buffer: torch.Tensor) -> torch.Tensor:
+    """PyTorch's rule asks whether the buffer has elements, which may be known at run time only. The one that CPUs fill is as large as `x`."""
+    dtype = grad.dtype
+    if dtype in LOW_FLOATS:
+        grad, x, buffer = grad.float(), x.float(), buffer.float()
+    is_negative = x < 0
+    z = buffer if x.device.type == "cpu" else torch.exp(-torch.abs(x))
+    sign = torch.where(is_negative, 1, -1)
+    return (grad * (torch.where(is_negative, 1, 0) - sign * (z / (1 + z)))).to(dtype)
+
+
 _OWN: dict[Any, Callable[..., Any]] = {
     torch.ops.aten._masked_softmax.default: masked_softmax,
     torch.ops.aten._native_multi_head_attention.default: multi_head_attention,
     torch.ops.aten._transformer_encoder_layer_fwd.default: transformer_encoder_layer,
     torch.ops.aten._log_softmax_backward_data.default: _log_softmax_backward,
     torch.ops.aten.linalg_cross.default: _cross,
+    torch.ops.aten.log_sigmoid_backward.default: _log_sigmoid_backward,
     torch.ops.aten.native_batch_norm_backward.default: batch_norm_backward,
     torch.ops.aten.nll_loss_backward.default: nll_loss_backward,
     torch.ops.aten.threshold_backward.default: _threshold_backward,

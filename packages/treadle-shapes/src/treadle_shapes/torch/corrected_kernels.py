@@ -315,12 +315,12 @@ def _ctc_loss(
         return log_probs.new_empty((batch,)), log_probs.new_empty((batch, steps, width))
 
 
-def _ctc_loss_backward(
-    mode: Any, func: Any, grad: torch.Tensor, log_probs: torch.Tensor, *rest: Any, **named: Any
-) -> Any:
-    """The gradient is row-major (aten/src/ATen/native/LossCTC.cpp)."""
+def _row_major_gradient(
+    mode: Any, func: Any, grad: torch.Tensor, x: torch.Tensor, *rest: Any, **named: Any
+) -> torch.Tensor:
+    """The gradient is row-major (aten/src/ATen/native: LossCTC.cpp, LossMultiMargin.cpp, LossMultiLabelMargin.cpp)."""
     with mode:
-        return log_probs.new_empty(log_probs.shape)
+        return x.new_empty(x.shape)
 
 
 # -- unique slices -------------------------------------------------------------------------------------------------------
@@ -452,7 +452,7 @@ _KERNELS: Mapping[str, Callable[..., Any]] = {
     "fused encoder layer": _encoder_layer,
     "packed sequences": _packed_sequence,
     "connectionist losses": _ctc_loss,
-    "gradients of connectionist losses": _ctc_loss_backward,
+    "row-major gradients": _row_major_gradient,
     "nearest neighbours of no images": _nearest_neighbours,
     "gradients of resampling": _resampling_gradient,
     "formats of resampling gradients": _formatted_resampling_gradient,

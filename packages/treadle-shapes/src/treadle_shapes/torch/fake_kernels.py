@@ -52,6 +52,13 @@ def log_sigmoid_forward(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     return torch.empty(x.shape, dtype=result.dtype), torch.empty(x.shape, dtype=buffer.dtype)
 
 
+def log_sigmoid_backward(grad: torch.Tensor, x: torch.Tensor, buffer: torch.Tensor) -> torch.Tensor:
+    """PyTorch's fake kernel is a formula that asks whether the buffer has elements."""
+    if any(t._has_symbolic_sizes_strides for t in (grad, x)):  # type: ignore[attr-defined]
+        return grad * x
+    return aten.log_sigmoid_backward.default(grad, x, buffer)
+
+
 def angle(x: torch.Tensor) -> torch.Tensor:
     """Eager writes the angles of complex numbers into a tensor that had no elements (aten/src/ATen/native/UnaryOps.cpp), which makes it
     row-major. The result of PyTorch's fake kernel has the layout of `x`."""
@@ -89,6 +96,7 @@ __all__ = [
     "angle",
     "hardshrink_backward",
     "index_fill",
+    "log_sigmoid_backward",
     "log_sigmoid_forward",
     "max_unpool2d",
     "quantised",

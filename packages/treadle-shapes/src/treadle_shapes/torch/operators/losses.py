@@ -20,8 +20,9 @@ family("nll_loss_forward", kind=Kind.LOSS, raises=Raises.BY_VALUE, decompose=Tru
 families("nll_loss2d_forward binary_cross_entropy", kind=Kind.LOSS, raises=Raises.BY_VALUE)
 _TABLE = {"fake_correction": "connectionist losses"}  # PyTorch has no fake kernel: the sizes depend on the lengths
 family("_ctc_loss", kind=Kind.LOSS, raises=Raises.BY_VALUE, overloads={"default": _TABLE, "Tensor": _TABLE})
-_LIKE = {"fake_correction": "gradients of connectionist losses"}
+_LIKE = {"fake_correction": "row-major gradients"}  # PyTorch has no fake kernels for most of these
 family("_ctc_loss_backward", kind=Kind.LOSS, overloads={"default": _LIKE, "Tensor": _LIKE})
+families("multi_margin_loss_backward multilabel_margin_loss_backward", kind=Kind.LOSS, **_LIKE)
 # PyTorch's Python kernels would decompose these two under symbolic sizes.
 families("multi_margin_loss multilabel_margin_loss_forward", kind=Kind.LOSS, raises=Raises.BY_VALUE, preserved=True)
 families(

@@ -245,9 +245,19 @@ for _name in ("hardshrink_backward", "softshrink_backward"):
         linear_in=(("grad_output",), ("grad_out",)),
     )
 families(
-    "leaky_relu_backward threshold_backward log_sigmoid_backward",
+    "leaky_relu_backward threshold_backward",
     kind=Kind.POINTWISE,
     decompose=True,
+    iterates=False,
+    linear_in=(("grad_output",),),
+)
+# PyTorch's Python kernel, which would decompose it under symbolic sizes, asks whether there are elements.
+family(
+    "log_sigmoid_backward",
+    kind=Kind.POINTWISE,
+    decompose=True,
+    preserved=True,
+    fake_kernel=fake_kernels.log_sigmoid_backward,
     iterates=False,
     linear_in=(("grad_output",),),
 )
