@@ -49,7 +49,7 @@ def _threshold_backward(grad: torch.Tensor, x: torch.Tensor, threshold: Any) -> 
 
 
 def _log_sigmoid_backward(grad: torch.Tensor, x: torch.Tensor, buffer: torch.Tensor) -> torch.Tensor:
-    """PyTorch's rule asks whether the buffer has elements, which may be known at run time only. The one that CPUs fill is as large as `x`."""
+    """PyTorch's rule asks whether the buffer has elements, which may be known at run time only. On CPUs it is as large as `x`."""
     dtype = grad.dtype
     if dtype in LOW_FLOATS:
         grad, x, buffer = grad.float(), x.float(), buffer.float()

@@ -272,14 +272,14 @@ def vector_norm(
     result = lw.val.dtype
     accumulate = compute_dtype(result)
     dims = normalize_dims(dim, x.dim)
-    if ord != 0 and all(x.shape[d] == 1 for d in dims):
-        ord = 1  # ATen takes the absolute value, which may have no square: of 1e38, or of 1e-30
-    if accumulate not in FLOATS or ord not in (1, 2, math.inf, -math.inf) or any(size == 0 for size in x.shape):
+    # Of one element, ATen takes the absolute value. That of 1e38 or 1e-30 has no square.
+    order = 1 if ord != 0 and all(x.shape[d] == 1 for d in dims) else ord
+    if accumulate not in FLOATS or order not in (1, 2, math.inf, -math.inf) or any(size == 0 for size in x.shape):
         return None
-    kind = {1: "sum", 2: "sum", math.inf: "max", -math.inf: "min"}[ord]
+    kind = {1: "sum", 2: "sum", math.inf: "max", -math.inf: "min"}[order]
 
     def before(o: LoopBuilder, value: int, _index: Any) -> int:
-        return o.op("mul", value, value) if ord == 2 else o.op("abs", value)
+        return o.op("mul", value, value) if order == 2 else o.op("abs", value)
 
-    after = (lambda o, value: o.op("sqrt", value)) if ord == 2 else None
+    after = (lambda o, value: o.op("sqrt", value)) if order == 2 else None
     return lw.reduce(kind, x, dims, keepdim=keepdim, dtype=result, accumulate=accumulate, before=before, after=after)
