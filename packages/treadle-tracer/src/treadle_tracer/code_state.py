@@ -66,6 +66,7 @@ class CodeState:
     dynamic           what earlier calls have shown to change
     made_anew         where a continuation is given lists, dicts and sets that each call makes anew
     constants         changing numbers that a trace could not have as symbols
+    breaks_anyway     breaks that come as well where changing numbers are constants, by code and place in the program
     declared          the marks that the user has set on its inputs
     called_in         the functions whose entries call it in place
     on_trial          the entries, if the next call decides whether they are worth their cost (`unprofitable`)
@@ -109,6 +110,7 @@ class CodeState:
     dynamic: DynamicSources = field(default_factory=DynamicSources)
     made_anew: set[Source] = field(default_factory=set)
     constants: set[Source] = field(default_factory=set)
+    breaks_anyway: set[Any] = field(default_factory=set)
     declared: dict[Source, dict[int, Mark]] = field(default_factory=dict)
     gone: Counter[Source] = field(default_factory=Counter)
     may_split: bool = True

@@ -15,7 +15,7 @@ import weakref
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from types import CodeType
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
@@ -29,7 +29,7 @@ from .code_state import CodeState
 from .computed_source import ComputedSource
 from .constraints import Declared, check_given, check_still_dynamic, declared_in
 from .dynamic import DynamicSources
-from .errors import BackendError, Empty, OtherPath, Unsupported, without_frames
+from .errors import BackendError, ChosenBreak, Empty, OtherPath, Unsupported, without_frames
 from .observer import Observer
 from .options import TracerOptions
 from .output.break_placement import place_break
@@ -323,14 +323,24 @@ class Compilation:
             numbers = wanted.numbers
         if result is not None and (result.reason is None or not result.guards.has_integers):
             return result, wanted
-        if result is not None and result.reason is not None and result.reason.code == "random-number":
-            return result, wanted  # another seed at every call
+        if result is not None and self._breaks_anyway(result.reason):
+            return result, wanted
         fewer = wanted.without_numbers()
         without = self._trace_once(fewer)
-        if result is not None and without.reason is not None:
-            return result, wanted  # the break has another cause
+        if result is not None and without.reason is not None:  # the break has another cause
+            if result.reason is not None and _place(result.reason) == _place(without.reason):
+                self.state.breaks_anyway.add(_place(result.reason))
+            return result, wanted
         self.state.constants |= numbers
         return without, fewer
+
+    def _breaks_anyway(self, reason: Unsupported | None) -> bool:
+        """Whether a trace that ends for this reason is known to end, too, where changing numbers are constants."""
+        return reason is not None and (
+            reason.code == "random-number"  # another seed at every call
+            or type(reason) is ChosenBreak
+            or _place(reason) in self.state.breaks_anyway
+        )
 
     def _with_overwritten(self, result: TraceResult, wanted: DynamicSources) -> tuple[TraceResult, DynamicSources]:
         """The trace in which numbers that it overwrites by numbers that vary are symbols, too; the same one if that traces less."""
@@ -481,6 +491,11 @@ class Compilation:
         if payload.dynamic is not None:
             program = size_program(program.checks, payload.dynamic)
         return treadle_frame.Entry(self.frame.code, program, payload)
+
+
+def _place(reason: Unsupported) -> tuple[Any, ...]:
+    """What broke a trace, and where in the program. Where a symbol has a part in it, the context shows it."""
+    return reason.code, reason.context, reason.user_stack
 
 
 def _skip_for(reason: Unsupported) -> Skip:

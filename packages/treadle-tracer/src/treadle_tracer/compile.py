@@ -20,7 +20,7 @@ import torch
 from torch.utils.weak import WeakIdKeyDictionary
 
 import treadle_frame
-from treadle_shapes import ConstraintError, held_during_fork, signals_held
+from treadle_shapes import ConstraintError, held_during_fork, paused, signals_held
 from treadle_shapes.torch import undisturbed
 
 from . import stance
@@ -207,6 +207,15 @@ class FrameCompiler:
                 return entry
         if state.resting and state.rests(module_argument(frame)):
             return treadle_frame.RUN_ONCE
+        with paused():  # keys of thousands of guards are compared
+            answer = self._answer_without_trace(frame, code, state)
+        if not isinstance(answer, DynamicSources):
+            return answer
+        with signals_held(), _torch_state_kept(promises_to_draw_nothing(self.backend)), room_to_recurse():
+            return self._compile(frame, state, answer)
+
+    def _answer_without_trace(self, frame: treadle_frame.FrameInfo, code: CodeType, state: CodeState) -> Any:
+        """The answer where an entry serves this call, or none is made; else what the trace must not specialise."""
         dropped = tuple(state.dropped)
         state.learn_owners(frame, (*treadle_frame.entries(code), *dropped))
         existing = self._entries_like(frame, state, dropped)
@@ -237,8 +246,7 @@ class FrameCompiler:
                 return answer
             state.beyond_limit = BeyondLimit.begin(code)
             return treadle_frame.RUN_ONCE
-        with signals_held(), _torch_state_kept(promises_to_draw_nothing(self.backend)), room_to_recurse():
-            return self._compile(frame, state, dynamic)
+        return dynamic
 
     # ---- entries that exist
 

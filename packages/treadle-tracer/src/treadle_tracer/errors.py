@@ -60,6 +60,10 @@ class Unsupported(Exception):
         return f"{self.code}: {text}{where}"
 
 
+class ChosenBreak(Unsupported):
+    """The trace ends here by choice: it would, too, if other numbers were constants."""
+
+
 def without_frames(reason: Unsupported) -> Unsupported:
     """The reason alone. Its traceback would keep the whole trace alive, and with it the tensors of this call."""
     reason.__traceback__ = reason.__context__ = reason.__cause__ = None

@@ -130,7 +130,29 @@ def _hashable(key: Any) -> Any:
 
 def path_key(path: Path) -> Any:
     """A hashable key, equal for equal paths. Objects that are not compared by value count by identity."""
-    return tuple((accessor[0], *map(_key_of, accessor[1:])) for accessor in path)
+    return tuple(map(_key_of_accessor, path))
+
+
+def _key_of_accessor(accessor: Accessor) -> Any:
+    return (accessor[0], *map(_key_of, accessor[1:]))
+
+
+class PathKeys:
+    """`path_key` of many paths that have accessors in common, as the guards of one entry have: each accessor is looked at once."""
+
+    def __init__(self) -> None:
+        self._keys: dict[int, tuple[Accessor, Any]] = {}  # by the id of the accessor, which is kept alive
+
+    def of(self, path: Path) -> Any:
+        """The key of a path."""
+        known = self._keys
+        found = []
+        for accessor in path:
+            pair = known.get(id(accessor))
+            if pair is None:
+                pair = known[id(accessor)] = (accessor, _key_of_accessor(accessor))
+            found.append(pair[1])
+        return tuple(found)
 
 
 def _key_of(value: Any) -> Any:

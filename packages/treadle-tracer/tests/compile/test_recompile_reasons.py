@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
+import builtins
+import gc
+from types import SimpleNamespace
+
 import pytest
 import torch
 from compile_runs import compiled
+
+import treadle_frame
+from treadle_tracer.output.recompile_reasons import failing_checks
 
 
 def t(*sizes):
@@ -172,3 +179,44 @@ def test_a_base_that_a_class_has_no_more():
     Third.__bases__ = (First,)
     assert fast(t(3), owner)[1] is f(t(3), owner)[1] is TypeError
     assert "Second to be a base of " in recorder.recompiles[0][1]
+
+
+def test_guards_are_compared_with_a_call_in_few_programs_and_without_collections(monkeypatch):
+    made, collections = [], []
+
+    def function(xs, y):
+        for x in xs:
+            y = y + x
+        return y
+
+    fast, recorder = compiled(function, dynamic=False)
+    xs = [t(3) for _ in range(200)]
+    fast(xs, t(3))
+    guards = len(recorder.entries[0].guard.checks)
+    assert guards > 400
+    program = treadle_frame.GuardProgram
+    monkeypatch.setattr(treadle_frame, "GuardProgram", lambda checks: made.append(len(checks)) or program(checks))
+    failing = failing_checks(recorder.entries[0], frame_of(xs=xs, y=t(3).double()))
+    assert [check.path for check in failing] == [(("local", "y"),)]
+    assert len(made) < guards / 4
+    monkeypatch.setattr("treadle_tracer.compile.recompile_reason", lambda *args: collections.append(gc.isenabled()) or "")
+    fast(xs, t(3).double())
+    assert collections == [False] and gc.isenabled()
+
+
+@pytest.mark.parametrize("changed", [(0,), (63, 64), (5, 70, 199)])
+def test_all_checks_that_fail_are_found(changed):
+    def function(xs):
+        return xs[-1] + len(xs) + sum(x * 2 for x in xs)
+
+    fast, recorder = compiled(function, dynamic=False)
+    xs = [t(3) for _ in range(200)]
+    fast(xs)
+    others = [t(4) if n in changed else x for n, x in enumerate(xs)]
+    found = failing_checks(recorder.entries[0], frame_of(xs=others))
+    assert sorted(check.path[-1][-1] for check in found) == list(changed)
+
+
+def frame_of(**arguments):
+    code = SimpleNamespace(co_freevars=())
+    return SimpleNamespace(code=code, locals=arguments, globals=globals(), builtins=vars(builtins), closure=())

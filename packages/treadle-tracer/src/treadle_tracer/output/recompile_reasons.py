@@ -5,7 +5,7 @@ This runs only when a call misses, so it may be slow.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -13,7 +13,7 @@ import torch
 import treadle_frame
 
 from ..dynamic import DynamicSources, strides_by
-from ..source import path_key
+from ..source import PathKeys
 from .call_changes import follow
 from .guard_kinds import KINDS, is_asked_last, short_found
 
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from .guards import DynamicNumbers, TensorGuard
 
 _SHOWN = 3  # differences that a reason lists
+_AT_ONCE = 64  # checks that are tried together: nearly all of them hold
 
 
 def recompile_reason(entries: Sequence[Any], frame: Any, dynamic: DynamicSources) -> str:
@@ -37,11 +38,11 @@ def recompile_reason(entries: Sequence[Any], frame: Any, dynamic: DynamicSources
 
 def differs_in_kind(entry: Any, frame: Any) -> bool:
     """Whether a call differs from an entry in more than sizes, strides and numbers: no entry would serve both."""
-    payload = entry.payload
-    tensors = {path_key(guard.source.path): guard for guard in payload.tensors}
-    numbers = {path_key(source.path) for source, _ in payload.numbers}
+    payload, keys_of = entry.payload, PathKeys().of
+    tensors = {keys_of(guard.source.path): guard for guard in payload.tensors}
+    numbers = {keys_of(source.path) for source, _ in payload.numbers}
     for check in failing_checks(entry, frame):
-        keys = _prefixes(path_key(check.path))
+        keys = _prefixes(keys_of(check.path))
         owner = next((tensors[key] for key in keys if key in tensors), None)
         if owner is not None and owner.identity is None:
             found = follow(owner.source.path, frame)
@@ -73,29 +74,39 @@ def failing_checks(entry: Any, frame: Any) -> list[Any]:
     cells = dict(zip(frame.code.co_freevars, frame.closure or (), strict=True))
     scope = (frame.locals, frame.globals, cells, frame.builtins)
 
-    def failing(checks: Iterable[Any]) -> list[Any]:
+    checks, keys = entry.guard.checks, PathKeys()
+
+    def failing(checks: Sequence[Any]) -> list[Any]:
         found: list[Any] = []
         failed: set[Any] = set()
-        for check in checks:
-            path, *above = _prefixes(path_key(check.path))
-            if not failed.isdisjoint(above) or (failed and KINDS[check.op].on_several_paths):
+
+        def is_tried(check: Any) -> bool:
+            if not failed:
+                return True
+            return failed.isdisjoint(_above(keys.of(check.path))) and not KINDS[check.op].on_several_paths
+
+        for begin in range(0, len(checks), _AT_ONCE):
+            part = list(filter(is_tried, checks[begin : begin + _AT_ONCE]))
+            if treadle_frame.GuardProgram(part).check(*scope):
                 continue
-            if not treadle_frame.GuardProgram([check]).check(*scope):
-                failed.add(path)
-                found.append(check)
+            for check in part:
+                if is_tried(check) and not treadle_frame.GuardProgram([check]).check(*scope):
+                    failed.add(keys.of(check.path))
+                    found.append(check)
         return found
 
-    checks = entry.guard.checks
-    return failing(c for c in checks if not is_asked_last(c)) or failing(filter(is_asked_last, checks))
+    first = [check for check in checks if not is_asked_last(check)]
+    return failing(first) or failing(list(filter(is_asked_last, checks)))
 
 
 def _differences(payload: Payload, checks: Sequence[Any], frame: Any, dynamic: DynamicSources) -> list[str]:
     """One text per difference, each once."""
-    tensors = {path_key(guard.source.path): guard for guard in payload.tensors}
-    numbers = {path_key(source.path) for source, dims in dynamic.items() if not dims}
+    keys_of = PathKeys().of
+    tensors = {keys_of(guard.source.path): guard for guard in payload.tensors}
+    numbers = {keys_of(source.path) for source, dims in dynamic.items() if not dims}
     texts: dict[str, None] = {}
     for check in checks:
-        keys = _prefixes(path_key(check.path))
+        keys = _prefixes(keys_of(check.path))
         kind = KINDS[check.op]
         owner = next((tensors[key] for key in keys if key in tensors), None)
         found: list[str] = []
@@ -118,6 +129,11 @@ def _differences(payload: Payload, checks: Sequence[Any], frame: Any, dynamic: D
 def _prefixes(key: tuple[Any, ...]) -> list[Any]:
     """The key of a path and of the paths above it, longest first."""
     return [key[:end] for end in range(len(key), 0, -1)]
+
+
+def _above(key: tuple[Any, ...]) -> list[Any]:
+    """The keys of the paths above a path."""
+    return [key[:end] for end in range(1, len(key))]
 
 
 def _from_now_on(is_dynamic: bool) -> str:

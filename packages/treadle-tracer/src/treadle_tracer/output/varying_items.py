@@ -15,7 +15,7 @@ from collections.abc import Collection, Iterator, Mapping
 from typing import Any, Protocol
 
 from ..by_identity import is_one_of
-from ..source import Source, path_key
+from ..source import PathKeys, Source, path_key
 from .call_changes import follow
 from .recompile_reasons import failing_checks
 
@@ -34,15 +34,16 @@ _FEWEST_CALLS, _FEWEST_LENGTHS = 2, 4
 
 def differing_items(entry: Any, frame: Any) -> set[Place]:
     """Where this call has other items than the entry, or another number of them."""
-    tensors = {path_key(guard.source.path): guard for guard in entry.payload.tensors}
+    keys = PathKeys()
+    tensors = {keys.of(guard.source.path): guard for guard in entry.payload.tensors}
     found: set[Place] = set()
     positions: defaultdict[Place, set[Any]] = defaultdict(set)
     options: set[Place] = set()
     for check in failing_checks(entry, frame):
-        key = path_key(check.path)
+        key = keys.of(check.path)
         owner = next((tensors[key[:end]] for end in range(len(key), 0, -1) if key[:end] in tensors), None)
         if owner is not None and type(follow(owner.source.path, frame)) is not owner.kind:
-            key = path_key(owner.source.path)
+            key = keys.of(owner.source.path)
         elif check.op == "len" and _is_data(key):
             found.add((*key, _LENGTH))
             continue

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 from treadle_tracer.by_identity import IdentityDict, IdentitySet, is_one_of
 from treadle_tracer.class_facts import is_subtype
 from treadle_tracer.dynamic import is_small_integer
-from treadle_tracer.errors import Unsupported
+from treadle_tracer.errors import ChosenBreak, Unsupported
 from treadle_tracer.source import ApplySource, TupleItemSource
 from treadle_tracer.values.iteration import LIST_ITERATOR
 from treadle_tracer.values.sequences import TupleValue
@@ -180,7 +180,7 @@ class PeekedIterator(TakenIterator):
     def _take(self, tx: TraceContext) -> Value | None:
         why_not = self._why_not_take(tx)
         if why_not is not None:
-            raise Unsupported("builtin-method", f"{self.python_type().__name__}.__next__: {why_not}")
+            raise ChosenBreak("builtin-method", f"{self.python_type().__name__}.__next__: {why_not}")
         self._check_contents(tx)
         assert self.source is not None
         found = ahead(self.obj, self.taken)
