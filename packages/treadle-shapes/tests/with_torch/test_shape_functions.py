@@ -92,6 +92,13 @@ def layer_norm(d):
     return (x, d.pick(rows, tuple(rows)), *parameters, 1e-5), {}
 
 
+def group_norm(d):
+    channels = d.pick(1, 2, 4, 6)
+    x = d.tensor([d.pick(1, 2, 3), channels, *d.sizes(0, 3)])
+    parameters = [d.pick(None, torch.ones(channels, dtype=x.dtype), torch.ones(2)) for _ in range(2)]
+    return (x, d.pick(1, 1, 2, 4), *parameters), {}
+
+
 def mean(d):
     x = d.tensor(d.sizes(), ANY)
     return (x, d.pick(-1, 0, 1, [0], 9)), d.pick({}, {"keepdim": True}, {"keepdim": False})
@@ -163,7 +170,7 @@ def powers(d):
 
 SAMPLES = {
     "power": powers, "linear": linear, "addmm": addmm, "embedding": embedding, "layer_norm": layer_norm, "mean": mean, "cat": cat,
-    "gather": gather, "convert": to, "softmax": softmax, "view": view, "expand": expand, "transpose": dims(2),
+    "group_norm": group_norm, "gather": gather, "convert": to, "softmax": softmax, "view": view, "expand": expand, "transpose": dims(2),
     "permute": dims(None), "permute_by": dims(None), "unsqueeze": dims(1), "getitem": item, "binary.<locals>.formula": two,
     "unary.<locals>.formula": one, "to_dtype.<locals>.formula": one, "gelu": one, "activation": one, "contiguous": one,
 }  # fmt: skip
@@ -256,6 +263,9 @@ def _symbolic_calls():
     return {
         "linear": (F.linear, x, w, torch.rand(5)), "linear of rows": (F.linear, y, w), "addmm": (torch.addmm, torch.rand(5), y, w.t()),
         "embedding": (F.embedding, i, w, 0), "layer_norm": (F.layer_norm, x, (8,), torch.rand(8), torch.rand(8)),
+        "layer_norm of columns": (F.layer_norm, torch.rand(B, 8, S).transpose(1, 2), (8,), torch.rand(8), torch.rand(8)),
+        "group_norm": (F.group_norm, torch.rand(B, 8, S, S), 2, torch.rand(8), torch.rand(8)),
+        "group_norm of one group": (F.group_norm, torch.rand(B, 8, S), 1),
         "add": (operator.add, x, x), "broadcast": (torch.mul, x, y), "number": (operator.truediv, x, 2), "compare": (torch.gt, x, 0),
         "gelu": (F.gelu, x), "tanh": ("tanh", x), "pow": (torch.pow, x, 2), "softmax": (F.softmax, x, -1),
         "mean": (torch.mean, x, -1, True),

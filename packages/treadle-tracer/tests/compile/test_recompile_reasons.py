@@ -199,7 +199,9 @@ def test_guards_are_compared_with_a_call_in_few_programs_and_without_collections
     failing = failing_checks(recorder.entries[0], frame_of(xs=xs, y=t(3).double()))
     assert [check.path for check in failing] == [(("local", "y"),)]
     assert len(made) < guards / 4
-    monkeypatch.setattr("treadle_tracer.compile.recompile_reason", lambda *args: collections.append(gc.isenabled()) or "")
+    monkeypatch.setattr(
+        "treadle_tracer.compile.recompile_reason", lambda *args: collections.append(gc.isenabled()) or ""
+    )
     fast(xs, t(3).double())
     assert collections == [False] and gc.isenabled()
 

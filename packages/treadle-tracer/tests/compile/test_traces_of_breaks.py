@@ -8,6 +8,7 @@ from compile_runs import compiled, item
 
 from treadle_tracer import compilation
 
+
 @pytest.fixture
 def traces(monkeypatch):
     """(function, whether it broke) of each trace."""
@@ -89,4 +90,6 @@ def test_where_a_loop_is_left_by_choice_nothing_is_traced_again(traces):
         xs = list(torch.ones(6, 1))
         assert torch.allclose(fast(xs[0], xs, n), long_turn(xs[0], xs, n))
 
-    assert sum(breaks for _, breaks in traces) == 6  # three traces in each call: at its begin, in the loop, and in the rest of a turn
+    assert (
+        sum(breaks for _, breaks in traces) == 6
+    )  # three traces in each call: at its begin, in the loop, and in the rest of a turn

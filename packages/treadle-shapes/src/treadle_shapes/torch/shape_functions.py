@@ -248,12 +248,26 @@ def embedding(
 
 
 def layer_norm(input: Any, normalized_shape: Any, weight: Any = None, bias: Any = None, eps: float = 1e-5) -> Fresh:
-    layout, rows = _dense(input), _sizes([normalized_shape])
+    layout, rows = _tensor(input), _sizes([normalized_shape])  # the result is row-major whatever the input is
     _need(input.dtype.is_floating_point and 0 < len(rows) <= len(layout.sizes))
     _need(all_same(layout.sizes[-len(rows) :], rows))
-    for p in (weight, bias):
-        _need(p is None or (p.dtype is input.dtype and p.device == input.device and all_same(_tensor(p).sizes, rows)))
+    _need_parameters(input, rows, weight, bias)
     return Fresh(layout.sizes, input.dtype)
+
+
+def group_norm(input: Any, num_groups: Any, weight: Any = None, bias: Any = None, eps: float = 1e-5) -> Fresh:
+    layout = _dense(input)
+    _need(input.dtype.is_floating_point and len(layout.sizes) >= 2 and type(num_groups) is int and num_groups > 0)
+    channels = layout.sizes[1]
+    _need(isinstance(channels, int) and channels % num_groups == 0 and channels > num_groups)
+    _need_parameters(input, [channels], weight, bias)
+    return Fresh(layout.sizes, input.dtype)
+
+
+def _need_parameters(input: Any, sizes: Sequence[IntLike], *parameters: Any) -> None:
+    """Raise NotAnswered where parameters that are given have other sizes, another dtype or another device."""
+    for p in parameters:
+        _need(p is None or (p.dtype is input.dtype and p.device == input.device and all_same(_tensor(p).sizes, sizes)))
 
 
 def mean(input: Any, dim: Any = None, keepdim: bool = False) -> Fresh:

@@ -31,7 +31,12 @@ family("native_layer_norm", kind=Kind.NORMALISATION, is_row_major=True, **_READ)
 families("native_group_norm _fused_rms_norm", kind=Kind.NORMALISATION, **_READ)
 family("layer_norm", kind=Kind.NORMALISATION, shape_functions={F.layer_norm: shape_functions.layer_norm})
 # The layout of one channels-last image is that of several.
-family("group_norm", kind=Kind.NORMALISATION, size_one_question="whether one image is channels-last")
+family(
+    "group_norm",
+    kind=Kind.NORMALISATION,
+    size_one_question="whether one image is channels-last",
+    shape_functions={F.group_norm: shape_functions.group_norm},
+)
 families("rms_norm local_response_norm", kind=Kind.NORMALISATION)
 families(
     "native_layer_norm_backward native_group_norm_backward native_batch_norm_backward _fused_rms_norm_backward",
