@@ -75,7 +75,7 @@ _KERNELS_IF_RECORDED = frozenset({Kind.POOLING})
 _BYTES = 1 << 14
 # Computing a transcendental function takes so many times as long as writing its results.
 _FUNCTION = 6.0
-# Reductions that eager computes without vectors, or nearly so, and how many elements make a generated kernel one call faster. Of 1,000 x 1,000
+# Reductions that eager computes without vectors, or nearly so, and how many elements make a generated kernel one call faster. Of a million
 # numbers in float32, float64 and bfloat16 along either dimension, eager takes 5 to 40 times as long for variances, 3 to 40 times for
 # positions, 5 to 14 times for `any` and `all` (one thread, AVX-512).
 _WITHOUT_VECTORS = dict.fromkeys("var std var_mean std_mean".split(), 300) | dict.fromkeys(
