@@ -11,6 +11,7 @@ import torch
 import torch.nn.functional as F
 from aten_capture import capture
 
+from treadle_codegen import compile_graph
 from treadle_codegen.costs import Costs
 from treadle_codegen.interpret import interpret
 from treadle_codegen.ir.loops import Loop, Program
@@ -123,3 +124,26 @@ def test_deviations_whose_squares_are_no_floats(name: str, dtype: torch.dtype) -
     assert verify(program) == []
     for result, wanted in zip(interpret(program, [x]), function(x.double()), strict=True):
         torch.testing.assert_close(result, wanted.to(dtype))
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("name", ["layer norm", "group norm", "batch norm", "layer norm of a view"])
+def test_equal_elements_differ_from_their_mean_by_nothing(name: str, dtype: torch.dtype) -> None:
+    """What is left would be divided by the square root of `eps`."""
+    scale, shift = torch.randn(4).to(dtype), torch.randn(4).to(dtype)
+    norms: dict[str, Callable[..., Any]] = {
+        "layer norm": lambda y, w, b: F.layer_norm(y, (1,), w[:1], b[:1]),
+        "group norm": lambda y, w, b: F.group_norm(y.transpose(0, 1), 4, w, b),
+        "batch norm": lambda y, w, b: F.batch_norm(y.transpose(0, 1), None, None, w, b, training=True),
+        "layer norm of a view": lambda y, w, b: F.layer_norm(
+            y[:, None].expand(4, 3, 1).flatten(1, 2), (3,), w[:3], b[:3]
+        ),
+    }
+
+    def fn(x: torch.Tensor, w: torch.Tensor, b: torch.Tensor) -> Any:
+        y = x * 1.1
+        return norms[name](y if name.startswith("layer") else y.expand(4, 5), w, b)
+
+    x = torch.randn(4, 1).to(dtype)
+    (found,) = compile_graph(capture(fn, [x, scale, shift]), [x, scale, shift])(x, scale, shift)
+    torch.testing.assert_close(found, fn(x, scale, shift), rtol=1e-2, atol=1e-3)

@@ -171,7 +171,7 @@ def _of_the_batch(
         return None  # statistics of 16 bits that gradients need are left to ATen
     dims = [d for d in range(x.dim) if d != 1]
     count = count_of(x, dims)
-    lw.realize_for_reuse(x)
+    lw.settle_for_moments(x)
     mean, total = [p.view(reshape(p.shape, (x.shape[1],))) for p in moments(lw, x, dims, dtype)]
 
     def inverse(o: LoopBuilder, t: int) -> int:

@@ -299,6 +299,15 @@ class Lowering:
             self.realize(x)
         return x
 
+    def settle_for_moments(self, x: TensorExpr) -> None:
+        """Have a mean of `x` and the differences from it computed of the same numbers.
+
+        Moments see elements rounded, since they are float32. Equal elements differ from their mean by nothing then, in the backward pass,
+        too, which has them from memory; a normalisation divides what is left by the square root of `eps`.
+        """
+        self.realize_for_reuse(x)
+        x.round_elements()
+
     def why_store_for_reuse(self, x: TensorExpr) -> str | None:
         """Why a value with several readers should be stored, or None if each may compute it."""
         if x.storage is not None or x.in_registers:

@@ -192,7 +192,7 @@ def native_layer_norm(
     if dtype not in FLOATS or any(size == 0 for size in x.shape):
         return None
     dims = list(range(x.dim - len(normalized_shape), x.dim))
-    lw.realize_for_reuse(x)
+    lw.settle_for_moments(x)
     mean, rstd = _moments(lw, x, dims, eps, dtype)
     result = _affine(lw, x, mean, rstd, weight, bias, out.dtype)
     return result, converted(lw, mean, mean_val.dtype), converted(lw, rstd, mean_val.dtype)
@@ -216,7 +216,7 @@ def native_group_norm(
         return None
     channels = as_intlike(c)
     split = (as_intlike(n), group, channels // group, as_intlike(hxw))
-    lw.realize_for_reuse(x)
+    lw.settle_for_moments(x)
     grouped = x.view(reshape(x.shape, split))
     mean, rstd = _moments(lw, grouped, [2, 3], eps, dtype)
 

@@ -124,7 +124,11 @@ class TensorExpr:
     def round_elements(self) -> None:
         """From now on an element of low precision is what memory would hold of it, not the float32 that it was computed as."""
         compute, dtype = self._compute, self.dtype
-        if self._storage is None and compute is not None and dtype in LOW_FLOATS:
+        if self.storage is not None or dtype not in LOW_FLOATS:
+            return
+        if self.base is not None:
+            self.base.round_elements()
+        elif compute is not None:
             self._compute = lambda o, index: o.cast(o.cast(compute(o, index), dtype), torch.float32)
 
     def relabel(self, shape: Shape) -> None:
