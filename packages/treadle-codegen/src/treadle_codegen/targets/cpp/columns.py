@@ -23,14 +23,13 @@ from treadle_codegen.ir.ops import OPS, POSITIONS, Cost
 from treadle_codegen.schedule.access import loop_reads, loop_writes, split_index
 from treadle_codegen.schedule.kernel import Kernel, Section, linear_coefficients_of
 from treadle_codegen.schedule.positions import checks_positions
+from treadle_codegen.targets.cpp.dependence import addresses_through_data, why_varies
 from treadle_codegen.targets.cpp.ops import C_TYPES, MEMORY_TYPES, constant
 from treadle_codegen.targets.cpp.section import (
     BLOCK,
     IDENTITY,
     Accumulator,
     SectionPrinter,
-    addresses_through_data,
-    why_varies,
     worst,
 )
 from treadle_codegen.targets.renderer import split_at_reduce

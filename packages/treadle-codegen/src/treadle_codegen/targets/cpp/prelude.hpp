@@ -280,6 +280,7 @@ INLINE u16 to_bf16(float x) {
   u32 rounded = (b + 0x7fff + ((b >> 16) & 1)) >> 16;
   return x != x ? (u16)0x7fc0 : (u16)rounded;
 }
+INLINE u16 cut_bf16(float x) { return (u16)((u32)as_int(x) >> 16); }  // of a bfloat16 number
 // float16 in integer arithmetic where g++ 12 converts one element at a time. Numbers below 2^-14 are multiples of 2^-24: added to a power of
 // two whose last place this is, they stand in its low bits, rounded by the addition.
 #if defined(__AVX512FP16__) || !defined(__x86_64__) || defined(__clang__)

@@ -71,6 +71,7 @@ class KernelWriter:
     seen: set[Any] = field(default_factory=set)  # expressions without further powers
     from_bools: set[str] = field(default_factory=set)  # values that are computed from bools as numbers
     packed: set[str] = field(default_factory=set)  # values whose 16 bits in memory have a name: theirs with an h
+    short_floats: set[str] = field(default_factory=set)  # values that are bfloat16 numbers
     positions: dict[str, IntLike] = field(default_factory=dict)  # values that are index expressions
     outer_values: dict[Any, str] = field(default_factory=dict)  # value numbering at the outer level
     outer_stored: dict[tuple[str, IntLike], str] = field(default_factory=dict)  # buffer element -> name of its value

@@ -8,13 +8,14 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from treadle_codegen.ir.loops import Axis, Instr, IntLike, Load, Loop, symbols_of
+from treadle_codegen.ir.loops import Axis, Instr, IntLike, Load, Loop
 from treadle_codegen.ir.ops import OPS, POSITIONS, SCATTERS, Cost
 from treadle_codegen.ir.product import varies_along
 from treadle_codegen.schedule.access import axis_ranges, loop_writes, split_index, step_along
 from treadle_codegen.schedule.kernel import Section
 from treadle_codegen.schedule.positions import checks_positions, lies_inside, positions_to_check
 from treadle_codegen.targets.constants import ConstantArgument
+from treadle_codegen.targets.cpp.dependence import why_in_order, why_varies
 from treadle_codegen.targets.cpp.far_loads import far_loads
 from treadle_codegen.targets.cpp.from_bools import is_from_bools
 from treadle_codegen.targets.cpp.ops import (
@@ -29,6 +30,7 @@ from treadle_codegen.targets.cpp.ops import (
     write_memory,
 )
 from treadle_codegen.targets.cpp.pieces import linear_pieces
+from treadle_codegen.targets.cpp.short_floats import is_bfloat16
 from treadle_codegen.targets.cpp.vector_math import sleef_call
 from treadle_codegen.targets.instructions import InstructionWriter
 from treadle_codegen.targets.renderer import split_at_reduce
@@ -392,6 +394,8 @@ class SectionPrinter(InstructionWriter):
     def _define(self, loop: Loop, instr: Instr, args: tuple[str, ...], *, outer: bool) -> str:
         text = self._text(loop, instr, args, outer=outer)
         name = self.writer.fresh()
+        if is_bfloat16(loop, instr, args, self.writer.short_floats):
+            self.writer.short_floats.add(name)
         bits = packed(text, instr.dtype) if instr.op in ("load", "indirect_load", "cast") else None
         if bits is not None:  # rounded once, however often it is stored
             self.writer.packed.add(name)
@@ -408,7 +412,10 @@ class SectionPrinter(InstructionWriter):
 
     def _in_memory(self, value: str, dtype: torch.dtype) -> str:
         """What is stored for a named value."""
-        return f"{value}h" if value in self.writer.packed else write_memory(value, dtype)
+        if value in self.writer.packed:
+            return f"{value}h"
+        is_short = dtype is torch.bfloat16 and value in self.writer.short_floats
+        return f"cut_bf16({value})" if is_short else write_memory(value, dtype)
 
     def _text(self, loop: Loop, instr: Instr, args: tuple[str, ...], *, outer: bool) -> str:
         op, dtype = instr.op, instr.dtype
@@ -430,6 +437,8 @@ class SectionPrinter(InstructionWriter):
         if op == "scalar":
             return self.writer.names[instr.attr]
         if op == "cast":
+            if dtype is torch.bfloat16 and args[0] in self.writer.short_floats:
+                return f"from_bf16(cut_bf16({args[0]}))"
             return cast(args[0], loop.body[instr.args[0]].dtype, dtype)
         arg_dtype = loop.body[instr.args[0]].dtype
         if calls_c_library(op, arg_dtype):
@@ -563,43 +572,6 @@ def why_not_streams(section: Section, parallel: bool) -> str | None:
         if instr.op == "reduce" and instr.attr in POSITIONS:
             return "positions are found one by one"
     return None
-
-
-def addresses_through_data(loops: Iterable[Loop]) -> bool:
-    """Whether some position in memory is data."""
-    return any(instr.op in ("indirect_load", "indirect_store") for loop in loops for instr in loop.body)
-
-
-def why_in_order(section: Section, axis: Axis) -> str | None:
-    """Why the points along an axis must come one after the other, or None: no two of them store to the same element."""
-    for loop in section.members:
-        for instr in loop.body:
-            if instr.op == "indirect_store":
-                positions = [loop.body[k] for k in instr.args[1:]]
-                if not any(_steps_along(p, axis.symbol) for p in positions):
-                    return "two points may store to the same element"
-    return None
-
-
-def _steps_along(position: Instr, symbol: Symbol) -> bool:
-    """Whether a position is another one at each point of an axis."""
-    split = split_index(position.attr, [symbol]) if position.op == "index" else None
-    return (
-        split is not None and isinstance(split[0][0], int) and split[0][0] != 0 and symbol not in symbols_of(split[1])
-    )
-
-
-def why_varies(loop: Loop, k: int, symbol: Symbol, written: set[str]) -> str | None:
-    """Why the value of instruction `k` may change along the axis of a symbol; `written`: buffers that change meanwhile."""
-    instr = loop.body[k]
-    if not OPS[instr.op].pure or instr.op in ("masked_load", "indirect_load", "reduce"):
-        return f"it depends on {instr.op}"
-    attr = instr.attr.index if isinstance(instr.attr, Load) else instr.attr
-    if symbol in symbols_of(attr):
-        return "it is read along the axis"
-    if isinstance(instr.attr, Load) and instr.attr.buffer in written:
-        return "its memory is written meanwhile"
-    return next((reason for a in instr.args if (reason := why_varies(loop, a, symbol, written)) is not None), None)
 
 
 def worst(acc: Accumulator) -> str:

@@ -24,9 +24,10 @@ from treadle_codegen.ir.loops import Axis
 from treadle_codegen.ir.ops import OPS, Cost
 from treadle_codegen.schedule.access import loop_reads
 from treadle_codegen.schedule.kernel import Section
+from treadle_codegen.targets.cpp.dependence import addresses_through_data
 from treadle_codegen.targets.cpp.far_loads import steps_far
 from treadle_codegen.targets.cpp.ops import calls_c_library
-from treadle_codegen.targets.cpp.section import SectionPrinter, addresses_through_data
+from treadle_codegen.targets.cpp.section import SectionPrinter
 
 _SHORT = 4  # points; g++ finds no vectors among stores to five neighbours or more, so more points are not written out
 _POINTS = 16  # fewer are computed in loops around that over the rows

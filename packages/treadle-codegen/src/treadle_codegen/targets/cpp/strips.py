@@ -14,7 +14,8 @@ from __future__ import annotations
 from treadle_codegen.ir.loops import Axis
 from treadle_codegen.ir.ops import POSITIONS
 from treadle_codegen.schedule.kernel import Section
-from treadle_codegen.targets.cpp.section import Accumulator, SectionPrinter, why_in_order
+from treadle_codegen.targets.cpp.dependence import why_in_order
+from treadle_codegen.targets.cpp.section import Accumulator, SectionPrinter
 
 _STRIP = 256  # values; they stay in the first-level cache
 _SHORTEST = 24  # in shorter rows every value is one of the few that vectors do not save
