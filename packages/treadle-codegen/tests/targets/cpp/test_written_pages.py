@@ -359,7 +359,7 @@ def test_these_tests_see_a_tracker_that_finds_nothing(monkeypatch: pytest.Monkey
     memset(weight, 5000)
     with pytest.raises(AssertionError):
         kept.check()
-    search = settings(max_examples=100, deadline=None, database=None, phases=[Phase.generate])
+    search = settings(max_examples=1000, deadline=None, database=None, phases=[Phase.generate])
     with pytest.raises((AssertionError, Flaky)):  # where memory lies differs from one try to the next
         search(given(st.data())(any_sequence))()
     monkeypatch.undo()
