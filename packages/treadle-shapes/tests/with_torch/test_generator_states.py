@@ -25,7 +25,7 @@ CASES: list[tuple[Any, tuple[Any, ...]]] = [
     (aten.randn.generator, ([31],)),
     (aten.randint.low_generator, (0, 5, [10])),
     (aten.randperm.generator, (10,)),
-    (aten.rand_like.generator, (torch.empty(3, 4).t(),)),
+    (aten.rand_like.generator, (torch.zeros(3, 4).t(),)),
     (aten.bernoulli.default, (torch.linspace(0, 1, 50),)),
     (aten.multinomial.default, (torch.ones(5), 2)),
     (aten.normal.Tensor_float, (torch.zeros(40), 2.0)),
