@@ -44,7 +44,7 @@ def _window(
     return values
 
 
-def _fold(o: LoopBuilder, op: str, values: list[int]) -> int:
+def in_pairs(o: LoopBuilder, op: str, values: list[int]) -> int:
     """Combine in pairs: short dependency chains."""
     while len(values) > 1:
         values = [o.op(op, *values[k : k + 2]) if k + 1 < len(values) else values[k] for k in range(0, len(values), 2)]
@@ -70,7 +70,7 @@ def max_pool2d(
         lw.realize(x)
 
     def element(o: LoopBuilder, index: Index) -> int:
-        return _fold(o, "maximum", _window(o, x, index, geometry, -math.inf))
+        return in_pairs(o, "maximum", _window(o, x, index, geometry, -math.inf))
 
     values = TensorExpr.computed(as_shape(out.shape), x.dtype, element, 8 * len(kernel), x.reads)
     return values, lw.full(as_shape(positions.shape), 0, positions.dtype)
@@ -90,7 +90,7 @@ def avg_pool2d(
         lw.realize(x)
 
     def element(o: LoopBuilder, index: Index) -> int:
-        total = _fold(o, "add", _window(o, x, index, geometry, 0.0))
+        total = in_pairs(o, "add", _window(o, x, index, geometry, 0.0))
         count = divisor_override or _divisor(x, index, geometry, count_include_pad)
         return o.op("div", total, o.cast(o.index(count), dtype))
 

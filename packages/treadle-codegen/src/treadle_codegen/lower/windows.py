@@ -15,6 +15,7 @@ from treadle_codegen.lower.cat import element_or
 from treadle_codegen.lower.context import Lowering
 from treadle_codegen.lower.indexing import as_shape
 from treadle_codegen.lower.loop_builder import LoopBuilder
+from treadle_codegen.lower.pool import in_pairs
 from treadle_codegen.lower.registry import lowering
 from treadle_codegen.lower.tensor_expr import Index, TensorExpr
 from treadle_codegen.lower.view import reshape
@@ -79,13 +80,11 @@ def col2im(
 
     def element(o: LoopBuilder, index: Index) -> int:
         *outer, row, column = index
-        total = None
+        values = []
         for i in range(kernel[0]):  # type: ignore[arg-type]
             for j in range(kernel[1]):  # type: ignore[arg-type]
                 at = (*outer, i, j, row + start[0] - i * apart[0], column + start[1] - j * apart[1])
-                value = element_or(o, windows, at, [windows.dim - 2, windows.dim - 1], 0.0)
-                total = value if total is None else o.op("add", total, value)
-        assert total is not None
-        return total
+                values.append(element_or(o, windows, at, [windows.dim - 2, windows.dim - 1], 0.0))
+        return in_pairs(o, "add", values)
 
     return TensorExpr.computed(as_shape(lw.val.shape), x.dtype, element, 4 * kernel[0] * kernel[1], x.reads)  # type: ignore[operator]

@@ -175,7 +175,7 @@ def why_not_same_direction(kernel: Kernel, loop: Loop) -> str | None:
     Sums over the rows and over the columns of a square matrix have equal axes.
     """
     own = _directions(loop)
-    for other in kernel.loops:
+    for other in kernel.loops if own else ():
         if any(own[name] is not along for name, along in _directions(other).items() if name in own):
             return "they read a matrix in different directions"
     return None

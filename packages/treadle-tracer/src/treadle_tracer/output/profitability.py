@@ -75,13 +75,6 @@ _KERNELS_IF_RECORDED = frozenset({Kind.POOLING})
 _BYTES = 1 << 14
 # Computing a transcendental function takes so many times as long as writing its results.
 _FUNCTION = 6.0
-# Reductions that eager computes without vectors, or nearly so, and how many elements make a generated kernel one call faster. Of a million
-# numbers in float32, float64 and bfloat16 along either dimension, eager takes 5 to 40 times as long for variances, 3 to 40 times for
-# positions, 5 to 14 times for `any` and `all` (one thread, AVX-512).
-_WITHOUT_VECTORS = dict.fromkeys("var std var_mean std_mean".split(), 300) | dict.fromkeys(
-    "argmax argmin any all count_nonzero max min".split(), 1500
-)
-_POSITIONS_BESIDE = frozenset({"max", "min"})  # without vectors where they return positions, too
 # The traffic of a derivative, beside that of the operator.
 _TRAFFIC_RECORDED = 1.0
 
@@ -292,13 +285,15 @@ def _saved(node: torch.fx.Node, is_recorded: bool) -> float:
 
 
 def _saved_by_vectors(node: torch.fx.Node, record: Operator | None) -> float:
-    """What a generated kernel saves where eager's reduction has no vectors."""
+    """What a generated kernel saves where eager's reduction has few vectors."""
     if record is None or record.kind is not Kind.REDUCTION:
         return 0.0
-    if record.family in _POSITIONS_BESIDE and isinstance(node.meta["example_value"], torch.Tensor):
+    if not isinstance(node.meta["example_value"], torch.Tensor):  # `max` over a dimension gives positions, too
+        record = operator(getattr(getattr(torch.ops.aten, record.family), "dim", None)) or record
+    if not record.elements_per_saved_call:
         return 0.0
     read = [tensor for n in node.all_input_nodes for tensor in _tensors_in(n.meta.get("example_value"))]
-    return sum(map(_elements, read)) / _WITHOUT_VECTORS.get(record.family, math.inf)
+    return sum(map(_elements, read)) / record.elements_per_saved_call
 
 
 def _is_split(record: Operator) -> bool:

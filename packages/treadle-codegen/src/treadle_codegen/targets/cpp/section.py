@@ -394,7 +394,7 @@ class SectionPrinter(InstructionWriter):
     def _define(self, loop: Loop, instr: Instr, args: tuple[str, ...], *, outer: bool) -> str:
         text = self._text(loop, instr, args, outer=outer)
         name = self.writer.fresh()
-        if is_bfloat16(loop, instr, args, self.writer.short_floats):
+        if is_bfloat16(instr, args, self.writer.short_floats):
             self.writer.short_floats.add(name)
         bits = packed(text, instr.dtype) if instr.op in ("load", "indirect_load", "cast") else None
         if bits is not None:  # rounded once, however often it is stored

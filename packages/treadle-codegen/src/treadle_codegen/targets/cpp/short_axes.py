@@ -29,8 +29,8 @@ from treadle_codegen.targets.cpp.far_loads import steps_far
 from treadle_codegen.targets.cpp.ops import calls_c_library
 from treadle_codegen.targets.cpp.section import SectionPrinter
 
-_SHORT = 4  # points; g++ finds no vectors among stores to five neighbours or more, so more points are not written out
-_POINTS = 16  # fewer are computed in loops around that over the rows
+_SHORT = 4  # points; more are not written out, since g++ finds no vectors among stores to five neighbours or more
+_POINTS = 16  # fewer than these may be computed in loops around the one over the rows
 _LANES = 8  # multiples of these fill vectors
 _LONG_BODY = 128  # instructions, of all points
 _ROWS = 128  # that are computed before the next point
@@ -63,7 +63,7 @@ def _why_not_short(section: Section, count: int) -> str | None:
     if isinstance(row, int) and row <= _SHORT:
         return "few rows"
     points = math.prod([n if isinstance(n, int) else _POINTS for n in short])
-    if points <= _SHORT and points * _length(section) <= _LONG_BODY:
+    if _is_written_out(section, points):
         return None
     if points >= _POINTS:
         return "many points"
@@ -72,9 +72,9 @@ def _why_not_short(section: Section, count: int) -> str | None:
     return None if _is_expensive(section, points) else "cheap elements"
 
 
-def _length(section: Section) -> int:
-    """How many instructions are computed at a point."""
-    return sum(len(member.body) for member in section.members)
+def _is_written_out(section: Section, points: int) -> bool:
+    """Whether so many points stand one after the other in the loop over the rows."""
+    return points <= _SHORT and points * sum(len(member.body) for member in section.members) <= _LONG_BODY
 
 
 def _is_expensive(section: Section, points: int) -> bool:
@@ -98,8 +98,7 @@ class ShortAxisPrinter(SectionPrinter):
             self.writer.open_loop(axis)
         shared = self.parallel and not around
         points = [range(axis.extent) for axis in self.section.axes[-self.count :]]  # type: ignore[arg-type]
-        number = math.prod(map(len, points))
-        if number <= _SHORT and number * _length(self.section) <= _LONG_BODY:
+        if _is_written_out(self.section, math.prod(map(len, points))):
             self._write_out(row, list(itertools.product(*points)), shared=shared)
         else:
             self._write_loops(row, shared=shared)

@@ -164,6 +164,11 @@ class Operator:
     #: eigenvalues and singular values ask for vectors wherever they are called with a subclass of Tensor, as fake tensors are
     optional_results: tuple[str, tuple[int, ...]] | None = None
 
+    # -- cost
+
+    #: eager's kernel for CPUs has few vectors or none: reading so many elements, one with vectors saves the time of a call. 0: it has them
+    elements_per_saved_call: int = 0
+
     # -- layout and shape
 
     #: a view that any strided tensor has, whose strides follow from those of the argument

@@ -24,12 +24,18 @@ family(
     overloads={"default": _READ, "dim": _READ},
 )
 families("amax amin", kind=Kind.REDUCTION, no_empty_over="dim", **_READ)
-families("var var_mean", kind=Kind.REDUCTION, overloads={"correction": _READ})
-families("max min", kind=Kind.REDUCTION, overloads={"default": {"no_empty_over": ""}, "dim": {"no_empty_over": "dim"}})
+# Of a million numbers in float32, float64 and bfloat16 along either dimension, eager takes 5 to 40 times as long as kernels with vectors for
+# variances, 3 to 40 times for positions, 5 to 14 times for `any` and `all` (one thread, AVX-512).
+_FEW_VECTORS = {"elements_per_saved_call": 1500}
+families("var var_mean", kind=Kind.REDUCTION, elements_per_saved_call=300, overloads={"correction": _READ})
+families("std std_mean", kind=Kind.REDUCTION, elements_per_saved_call=300)
+_POSITIONS = {"no_empty_over": "dim", **_FEW_VECTORS}
+families("max min", kind=Kind.REDUCTION, overloads={"default": {"no_empty_over": ""}, "dim": _POSITIONS})
 # The median of no elements is NaN, or the smallest integer.
 family("median", kind=Kind.REDUCTION, overloads={"dim": {"no_empty_over": "dim"}})
-families("argmax argmin", kind=Kind.REDUCTION, no_empty_over="dim")
-families("std std_mean prod any all aminmax count_nonzero nansum nanmedian norm", kind=Kind.REDUCTION)
+families("argmax argmin", kind=Kind.REDUCTION, **_POSITIONS)
+families("any all count_nonzero", kind=Kind.REDUCTION, **_FEW_VECTORS)
+families("prod aminmax nansum nanmedian norm", kind=Kind.REDUCTION)
 family("logsumexp", kind=Kind.REDUCTION, fake_correction="no dimensions")
 families("linalg_vector_norm dist hash_tensor allclose equal trace_backward", kind=Kind.REDUCTION)
 families("trace", kind=Kind.REDUCTION, decompose=True)
