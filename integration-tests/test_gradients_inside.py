@@ -941,3 +941,22 @@ def test_batches_of_gradients_serve_all_sizes(function):
                 torch.testing.assert_close(found, expected)
                 assert (found.stride(), found.requires_grad) == (expected.stride(), expected.requires_grad)
     assert (treadle.stats().graphs, treadle.stats().breaks) == (2, ())
+
+
+def _written_under_a_mask(x, mask, values):
+    made = x.clone()
+    made[mask] = values
+    loss = (made * made).sum()
+    loss.backward()
+    return loss.detach(), x.grad, values.grad
+
+
+def test_gradients_of_what_is_written_under_a_mask():
+    """The mask tells how many they are."""
+    run = treadle.compile(_written_under_a_mask)
+    for mask in ([True, False, True], [False, True, True], [False, False, True]):
+        results = []
+        for call in (_written_under_a_mask, run):
+            results.append(call(leaf(3), torch.tensor(mask), leaf(sum(mask), seed=1)))
+        torch.testing.assert_close(*results)
+    assert treadle.stats().breaks == ()

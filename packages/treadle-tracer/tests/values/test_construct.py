@@ -5,6 +5,7 @@ from __future__ import annotations
 import collections
 import functools
 import random
+import typing
 
 import pytest
 import torch
@@ -108,3 +109,12 @@ def test_methods_bound_to_classes():
 
 def test_every_constructor_is_a_class():
     assert all(isinstance(cls, type) for cls in CONSTRUCTORS)
+
+
+class Options(typing.TypedDict):
+    scale: int
+
+
+def test_typed_dicts_are_dicts():
+    made = make(Options, scale=3)
+    assert made.python_type() is dict and made.lookup(tracer(), Constant("scale")).constant() == 3

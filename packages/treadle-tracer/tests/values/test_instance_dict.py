@@ -217,3 +217,16 @@ def test_a_loop_over_attributes_sees_that_one_is_added():
                 except RuntimeError as error:
                     found.append(str(error))
             assert found[0] == found[1]
+
+
+class Bare:
+    __slots__ = ("a",)
+
+
+def test_objects_without_a_dict():
+    def program(x):
+        return x + 1, hasattr(Bare(), "__dict__"), hasattr(object(), "__dict__"), hasattr(Slotted(), "__dict__")
+
+    run, said = compiled(program)
+    assert run(torch.ones(2))[1:] == program(torch.ones(2))[1:] == (False, False, True)
+    assert len(said.graphs) == 1 and not said.breaks

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import importlib
 import os
 import subprocess
@@ -168,3 +169,28 @@ assert len(recorder.graphs) == 1 and not recorder.breaks, recorder.breaks
 """
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([p for p in sys.path if p])}
     subprocess.run([sys.executable, "-c", program], env=environment, check=True, timeout=120)
+
+
+class Counting(collections.OrderedDict):
+    looked_up = 0
+
+    def __getitem__(self, key):
+        Counting.looked_up += 1
+        return super().__getitem__(key)
+
+
+def test_dicts_of_members_that_look_up_in_their_own_way():
+    """As DeepSpeed's, which gathers parameters there."""
+    found = []
+    for is_compiled in (False, True):
+        module = nn.Linear(2, 3)
+        module._parameters = Counting(module._parameters)
+        Counting.looked_up = 0
+        run, recorder = compiled(lambda x, module=module: module(x)) if is_compiled else (module, None)
+        counts = []
+        for _ in range(3):
+            run(torch.ones(1, 2))
+            counts.append(Counting.looked_up)
+        found.append(counts)
+    assert found[0] == found[1] == [2, 4, 6]
+    assert not recorder.breaks and not recorder.skips

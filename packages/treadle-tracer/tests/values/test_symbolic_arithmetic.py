@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import math
 import operator
+import warnings
 
 import pytest
 import torch
+from compile_runs import compiled
 from value_runs import size, tracer
 
 from treadle_tracer.values.base import Constant
@@ -72,3 +74,20 @@ def test_conversions():
 )
 def test_what_unbacked_numbers_may_be_operands_of(function, args, symbolic):
     assert (_why_not_symbolic(function, [Constant(arg) for arg in args]) is None) is symbolic
+
+
+def test_a_number_that_is_computed_from_sizes_may_be_1():
+    """It is no size itself, of which 1 is compiled on its own."""
+
+    def program(x):
+        return x + 1, math.gcd(x.shape[0], 4), x.shape[0].bit_length()
+
+    run, said = compiled(program)
+    for length in (6, 10, 7, 9):
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            assert run(torch.ones(length))[1:] == program(torch.ones(length))[1:]
+    graphs = len(said.graphs)
+    for length in (6, 10, 7, 9):
+        run(torch.ones(length))
+    assert len(said.graphs) == graphs and not said.breaks

@@ -10,6 +10,7 @@ import typing
 
 import pytest
 import torch
+from compile_runs import compiled
 from value_runs import guards, tracer, wrapped
 
 from treadle_tracer.errors import Unsupported
@@ -130,3 +131,31 @@ def test_constants_of_the_trace():
     assert from_constant(tx, ValueError("no")).new_args[0].constant() == "no"
     with pytest.raises(Unsupported, match="made while tracing"):
         from_constant(tx, iter([1]))
+
+
+class Pair(typing.NamedTuple):
+    first: torch.Tensor
+    second: int = 2
+
+
+class Marked(Pair):
+    """A class statement without `__slots__`: instances have a dict."""
+
+
+def test_attributes_of_named_tuples():
+    def program(x, pair):
+        return (
+            x + pair.first,
+            hasattr(pair, "mark"),
+            getattr(pair, "mark", None),
+            pair._replace(second=3).second,
+            [*pair],
+        )
+
+    run, said = compiled(program)
+    for mark in (None, 5, 6):
+        pair = Marked(torch.ones(2))
+        if mark is not None:
+            pair.mark = mark
+        assert run(torch.ones(2), pair)[1:4] == (mark is not None, mark, 3)
+    assert not said.breaks and len(said.graphs) == 3

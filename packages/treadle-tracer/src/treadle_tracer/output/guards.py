@@ -299,16 +299,16 @@ class GuardSet:
         places = self._places()
         sources = tuple(places[env.source_of(symbol)] for symbol in symbols)
         decisions = env.compile_guards(symbols)
-        is_size = tuple(i for i, symbol in enumerate(symbols) if ".size()[" in env.source_of(symbol))
+        names = tuple(map(env.source_of, symbols))  # of an int, too, as `gcd(x.size()[0], 4)`
+        is_size = tuple(i for i, name in enumerate(names) if ".size()[" in name and name not in self._integers)
         check = SizesGuard(decisions.check, is_size)
-        texts = tuple(map(env.source_of, symbols))
         pairs = {guard: _equal_sizes(guard, symbols, is_size) for guard in decisions.relations}
         return DynamicNumbers(
             symbols,
             sources,
             check,
             decisions.guards,
-            texts,
+            names,
             decisions.box,
             equal=tuple(pair for pair in pairs.values() if pair is not None),
             relations=_function_of([guard for guard, pair in pairs.items() if pair is None]),

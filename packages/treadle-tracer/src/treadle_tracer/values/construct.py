@@ -113,6 +113,8 @@ def construct(tx: TraceContext, cls_value: ClassValue, args: list[Value], kwargs
     meta_call = lookup(tx, type(cls), "__call__")
     if isinstance(meta_call, types.FunctionType) and not is_one_of(type(cls), _PLAIN_METACLASSES):
         return tx.inline(tx.wrap_known(meta_call), [cls_value, *args], kwargs)
+    if isinstance(meta_call, type):  # a class is not bound: `dict` makes the instances of a TypedDict
+        return tx.wrap_known(meta_call).call(tx, args, kwargs)
     return instantiate(tx, cls_value, args, kwargs)
 
 

@@ -19,7 +19,7 @@ import torch
 from treadle_tracer.errors import Unsupported
 from treadle_tracer.source import AttrSource, ConstSource
 from treadle_tracer.values.base import NONE, TRUE, Constant, LazyValue
-from treadle_tracer.values.histories import leaves_of
+from treadle_tracer.values.histories import history_of, leaves_of
 from treadle_tracer.values.sequences import TupleValue
 from treadle_tracer.values.tensor import TensorValue
 from treadle_tracer.values.value import Value
@@ -40,6 +40,7 @@ def grad(tx: TraceContext, args: Args, kwargs: Kwargs) -> Value:
     outputs, inputs = (_tensors(tx, named.get(name, NONE), name) for name in ("outputs", "inputs"))
     _check_settings(tx)
     _check_leaves(tx, outputs, inputs)
+    _allow_sizes_of_data(tx, outputs)
     for value in inputs:
         _check_no_hooks(tx, value, "_backward_hooks")
     return tx.run_in_graph("call_function", torch.autograd.grad, [], named)
@@ -60,6 +61,7 @@ def backward(tx: TraceContext, args: Args, kwargs: Kwargs) -> Value:
     if wanted is not None:
         leaves = list({id(value): value for value in wanted}.values())
     _check_accumulates(tx, leaves)
+    _allow_sizes_of_data(tx, roots)
     if leaves:
         options = {
             name: named[other]
@@ -144,6 +146,22 @@ def _check_leaves(tx: TraceContext, outputs: Sequence[TensorValue], inputs: Sequ
                 "autograd-call", f"the history of {value.describe()} begins outside the compiled function"
             )
     return leaves
+
+
+def _allow_sizes_of_data(tx: TraceContext, outputs: Sequence[TensorValue]) -> None:
+    """Take sizes that data tell, where gradients have such: a second try, as other operators get it, finds the history freed."""
+    if tx.symbols.captures and not tx.symbols.unbacked.allowed:
+        if any(map(_selects_by_mask, history_of([value.fake for value in outputs]))):
+            tx.symbols.unbacked.allow(tx)
+
+
+def _selects_by_mask(node: Any) -> bool:
+    """Whether the gradient of what was written under a mask, `x[mask] = y`, has as many elements as the mask selects."""
+    try:
+        indices = getattr(node, "_saved_indices", None) or ()
+    except RuntimeError:  # freed: the call says so
+        return False
+    return any(index is not None and index.dtype in (torch.bool, torch.uint8) for index in indices)
 
 
 def _check_accumulates(tx: TraceContext, leaves: Sequence[TensorValue]) -> None:

@@ -156,7 +156,12 @@ class FunctionValue(Value):
         if name == "__dict__":
             return InstanceDict.of(tx, self)
         if name == "__annotations__":
-            return dict_of(self.annotations)
+            self.set_attr(tx, name, dict_of(self.annotations))  # one dict, which the program may write to
+            return self.get_attr(tx, name)
+        if name == "__kwdefaults__":
+            if self.kwdefaults:
+                raise Unsupported("attribute", f"{self.describe()}.{name}")
+            return NONE
         return tx.raise_exception(AttributeError, f"'function' object has no attribute {name!r}")
 
     def set_attr(self, tx: TraceContext, name: str, value: Value) -> None:

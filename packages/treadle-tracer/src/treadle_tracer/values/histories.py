@@ -20,6 +20,14 @@ from treadle_tracer.errors import Unsupported
 def leaves_of(outputs: Sequence[torch.Tensor]) -> Iterator[torch.Tensor]:
     """The leaves of autograd's graph below these tensors, each once, in the order of a walk from the first output."""
     yield from (output for output in outputs if output.grad_fn is None and output.requires_grad)
+    for node in history_of(outputs):
+        variable = getattr(node, "variable", None)  # of an AccumulateGrad
+        if variable is not None:
+            yield variable
+
+
+def history_of(outputs: Sequence[torch.Tensor]) -> Iterator[Any]:
+    """The nodes of autograd's graph below these tensors, each once, in the order of a walk from the first output."""
     pending: list[Any] = [output.grad_fn for output in reversed(outputs) if output.grad_fn is not None]
     seen: set[Any] = set()
     while pending:
@@ -27,9 +35,7 @@ def leaves_of(outputs: Sequence[torch.Tensor]) -> Iterator[torch.Tensor]:
         if node in seen:
             continue
         seen.add(node)
-        variable = getattr(node, "variable", None)  # of an AccumulateGrad
-        if variable is not None:
-            yield variable
+        yield node
         pending += [following for following, _ in reversed(node.next_functions) if following is not None]
 
 

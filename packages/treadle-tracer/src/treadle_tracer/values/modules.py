@@ -7,6 +7,8 @@ registers what it reads of `self.obj`, on a source that starts at the module's o
 
 from __future__ import annotations
 
+import collections
+import types
 import weakref
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +17,7 @@ from torch.nn.modules import module as module_machinery
 from torch.nn.modules.lazy import LazyModuleMixin
 from torch.nn.parameter import UninitializedTensorMixin
 
-from treadle_tracer.by_identity import IdentitySet
+from treadle_tracer.by_identity import IdentitySet, is_one_of
 from treadle_tracer.class_facts import is_subtype
 from treadle_tracer.errors import Unsupported
 from treadle_tracer.source import ConstSource, DictItemSource, InstanceDictSource, OwnDictSource, Source
@@ -113,7 +115,8 @@ class ModuleValue(ObjectValue):
         tx.guards.add(self.source, "type_is", self.cls)
 
     def fallback_attr(self, tx: TraceContext, name: str, raised: Any) -> Value:
-        if raised is None and lookup(tx, self.cls, "__getattr__") is MODULE_GETATTR:
+        is_standard = raised is None and lookup(tx, self.cls, "__getattr__") is MODULE_GETATTR
+        if is_standard and not _has_members_of_its_own_kind(self.obj):
             found = self.member(tx, name)
             if found is not None:
                 return found
@@ -256,6 +259,12 @@ def _is_uninitialised(module: torch.nn.Module) -> bool:
         return False
     members = (vars(module).get(name) or {} for name in ("_parameters", "_buffers"))
     return any(is_subtype(type(tensor), UninitializedTensorMixin) for each in members for tensor in each.values())
+
+
+def _has_members_of_its_own_kind(module: torch.nn.Module) -> bool:
+    """Whether the program has replaced a dict of members by one of a class that may look up items in its own way, as DeepSpeed does."""
+    kinds = (type(module.__dict__.get(name)) for name in _MEMBER_DICTS)
+    return not all(is_one_of(kind, (dict, collections.OrderedDict, types.NoneType)) for kind in kinds)
 
 
 def _is_none(value: Value) -> bool:

@@ -178,7 +178,7 @@ class ObjectValue(Value):
         if stored is not None:
             return stored if isinstance(stored, Value) else None
         if self.obj is None:
-            return InstanceDict.of(tx, self) if name == "__dict__" else None
+            return InstanceDict.of(tx, self) if name == "__dict__" and self.has_dict() else None
         if name == "__dict__" and is_thread_local(self.cls):  # `local` has no descriptor for it
             return InstanceDict.of(tx, self)
         attrs = own_dict(self.obj)

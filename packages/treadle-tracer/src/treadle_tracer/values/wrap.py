@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from treadle_tracer.by_identity import IdentityDict, is_one_of
-from treadle_tracer.class_facts import defining_package, is_class, is_subtype, own_dict, qualname_of
+from treadle_tracer.class_facts import defining_package, has_instance_dict, is_class, is_subtype, own_dict, qualname_of
 from treadle_tracer.dynamic import is_drawn
 from treadle_tracer.errors import Unsupported, without_frames
 from treadle_tracer.source import (
@@ -270,7 +270,7 @@ def _tuple(tx: TraceContext, obj: tuple[Any, ...], source: Source) -> Value:
 
 def _is_plain_tuple_class(tx: TraceContext, cls: type) -> bool:
     """Whether instances are tuples with names for their items, and nothing else."""
-    if not is_named_tuple(cls):
+    if not is_named_tuple(cls) or has_instance_dict(cls):  # a subclass has a dict, unless it has `__slots__`
         return False
     return all(lookup(tx, cls, name) is find_in_mro(tuple.__mro__, name)[0] for name in _TUPLE_PROTOCOL)
 
