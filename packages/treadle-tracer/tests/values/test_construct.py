@@ -9,6 +9,7 @@ import typing
 
 import pytest
 import torch
+from compile_runs import check_program
 from value_runs import tracer
 
 from treadle_tracer.errors import Unsupported
@@ -118,3 +119,48 @@ class Options(typing.TypedDict):
 def test_typed_dicts_are_dicts():
     made = make(Options, scale=3)
     assert made.python_type() is dict and made.lookup(tracer(), Constant("scale")).constant() == 3
+
+
+class Settings(dict):
+    def __init__(self, *args, **kwargs):
+        super().__init__(*args, **kwargs)
+        self.count = len(self)
+
+
+class Logged(collections.OrderedDict):
+    def __setitem__(self, key, value):
+        LOG.append(key)
+        super().__setitem__(key, value)
+
+
+LOG: list[str] = []
+
+
+def settings(x):
+    made = Settings({"a": 1}, b=2)
+    made.__init__(c=3)
+    return x + made.count, dict(made), dict(Settings(a=4))
+
+
+def stored_by_methods(x):
+    LOG.clear()
+    made = Logged([("a", 1)], b=2)
+    made.update(Logged(c=3), d=4)
+    made.setdefault("e", 5)
+    made |= {"f": 6}
+    return x + 1, list(LOG), dict(made)
+
+
+def copied(x):
+    LOG.clear()
+    made = Logged(a=1)
+    return x + 1, made.copy(), made.pop("a"), list(LOG)
+
+
+@pytest.mark.parametrize("program", [settings, stored_by_methods])
+def test_arguments_of_init_of_the_base(program):
+    check_program(program, lambda found: (found[0].tolist(), *found[1:]), is_whole=True)
+
+
+def test_an_ordered_dict_that_is_copied_by_its_own_method():
+    check_program(copied, lambda found: (found[0].tolist(), *found[1:]), is_whole=False)

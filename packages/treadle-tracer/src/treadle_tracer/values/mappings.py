@@ -10,6 +10,7 @@ import collections
 import enum
 import operator
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -30,7 +31,7 @@ from treadle_tracer.values.keys import asks_objects, check_keys, is_of_earlier_t
 from treadle_tracer.values.outside_identity import settle_address
 from treadle_tracer.values.sequences import TupleValue, symbolic_length
 from treadle_tracer.values.tuple_keys import is_followed, read_items
-from treadle_tracer.values.value import NotConstant, Raised, Value, special_method
+from treadle_tracer.values.value import NotConstant, Raised, Value, call_special, special_method
 from treadle_tracer.values.varying import VaryingKey, are_equal, varies
 
 if TYPE_CHECKING:
@@ -342,7 +343,7 @@ class DictValue(Value):
             self.merge(tx, dict(mapping.raw_entries(tx)))
         elif lookup(tx, other.python_type(), "keys") is not MISSING:
             for key in other.call_method(tx, "keys", [], {}).unpack(tx):
-                self.set_item(tx, key, other.get_item(tx, key))
+                self.put(tx, key, other.get_item(tx, key))
         else:
             for position, pair in enumerate(other.unpack(tx)):
                 try:
@@ -351,18 +352,31 @@ class DictValue(Value):
                     if is_subtype(self.cls, collections.OrderedDict):  # which unpacks in a way of its own
                         raise Unsupported("raises", f"{self.cls.__name__}.update of what are no pairs") from None
                     raise
-                self.set_item(tx, key, value)
+                self.put(tx, key, value)
 
     def merge(self, tx: TraceContext, entries: dict[Any, tuple[Value, Value]]) -> None:
         """`dict.update` with a plain dict of these entries."""
-        with self.writes.update(DictValue(entries)):
+        with (
+            nullcontext()
+            if ordered_dicts.redefines(tx, self, "__setitem__")
+            else self.writes.update(DictValue(entries))
+        ):
             for key, value in entries.values():
-                self.set_item(tx, key, value)
+                self.put(tx, key, value)
+
+    def put(self, tx: TraceContext, key: Value, value: Value) -> None:
+        """`self[key] = value` in a method implemented in C."""
+        if ordered_dicts.redefines(tx, self, "__setitem__"):
+            call_special(tx, self.owner, "__setitem__", [key, value])  # type: ignore[arg-type]
+        else:
+            self.set_item(tx, key, value)
 
     def builtin_method(self, tx: TraceContext, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
         handler = _DICT_METHODS.get(name)
         if handler is None:
             return super().builtin_method(tx, name, args, kwargs)
+        if (reason := ordered_dicts.why_not_built_in(tx, self, name)) is not None:
+            raise Unsupported("builtin-method", reason)
         return handler(self, tx, args, kwargs)
 
     def get_attr(self, tx: TraceContext, name: str) -> Value:
@@ -447,7 +461,7 @@ def _setdefault(self: DictValue, tx: TraceContext, args: list[Value], kwargs: di
     found = self.lookup(tx, args[0])
     if found is None:
         found = args[1] if len(args) > 1 else NONE
-        self.set_item(tx, args[0], found)
+        self.put(tx, args[0], found)
     return found
 
 

@@ -296,6 +296,9 @@ class ObjectValue(Value):
         native = call_native(tx, self, name, args, kwargs)
         if native is not None:
             return native
+        if name == "__init__" and self.container is not None and (args or kwargs):
+            init_container(tx, self.container, args, kwargs)
+            return NONE
         handler = _OBJECT_METHODS.get(name)
         if handler is not None:
             return handler(self, tx, args)
@@ -402,14 +405,8 @@ def object_equal(tx: TraceContext, a: ObjectValue, b: Value) -> Value:
     return Constant(NotImplemented)
 
 
-def _init_subclass_or_object(self: ObjectValue, tx: TraceContext, args: list[Value]) -> Value:
-    if self.container is not None and args:
-        init_container(tx, self.container, args)
-    return NONE
-
-
 _OBJECT_METHODS: dict[str, Callable[[ObjectValue, Any, list[Value]], Value]] = {
-    "__init__": _init_subclass_or_object,
+    "__init__": lambda self, tx, args: NONE,
     "__post_init__": lambda self, tx, args: NONE,
     "__getattribute__": lambda self, tx, args: _getattribute(self, tx, args[0].constant()),
     "__setattr__": lambda self, tx, args: _returns_none(store_attribute(tx, self, args[0].constant(), args[1])),

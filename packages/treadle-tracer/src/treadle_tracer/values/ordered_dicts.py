@@ -1,13 +1,14 @@
-"""Attributes of plain OrderedDicts, which have an instance dict: `state_dict()._metadata`."""
+"""OrderedDicts: attributes of plain ones, which have an instance dict (`state_dict()._metadata`), and methods that subclasses redefine."""
 
 from __future__ import annotations
 
+import collections
 from typing import TYPE_CHECKING, Any
 
 from treadle_tracer.class_facts import own_dict
 from treadle_tracer.errors import Unsupported
 from treadle_tracer.source import OwnDictSource
-from treadle_tracer.values.class_lookup import MISSING, instance_dict_source, lookup
+from treadle_tracer.values.class_lookup import MISSING, find_in_mro, instance_dict_source, lookup
 from treadle_tracer.values.rebuilt_objects import emit_attributes
 from treadle_tracer.values.value import Value
 
@@ -49,3 +50,27 @@ def reconstruct_attributes(mapping: Any, cg: Any) -> None:
         raise Unsupported("reconstruct", "an OrderedDict with attributes that contains itself")
     cg.register(mapping)
     emit_attributes(cg, mapping, attributes)
+
+
+# ---- subclasses
+
+_ASKED = {
+    "setdefault": ("__contains__", "__getitem__"),
+    **dict.fromkeys(("pop", "popitem"), ("__contains__", "__getitem__", "__delitem__")),
+    **dict.fromkeys(("copy", "__copy__"), ("__getitem__", "__setitem__")),
+}
+"""What these methods, implemented in C, call of a subclass that redefines it (Objects/odictobject.c); all that store call `__setitem__`."""
+
+
+def redefines(tx: TraceContext, mapping: Any, name: str) -> bool:
+    """Whether this is the built-in part of an instance of a subclass of OrderedDict with such a method of its own. Methods of dict do not ask."""
+    if mapping.owner is None or mapping.cls is not collections.OrderedDict:
+        return False
+    own, _ = find_in_mro(collections.OrderedDict.__mro__, name)
+    return lookup(tx, mapping.owner.python_type(), name) is not own
+
+
+def why_not_built_in(tx: TraceContext, mapping: Any, name: str) -> str | None:
+    """Why this method does something else than that of a plain dict."""
+    asked = next((asked for asked in _ASKED.get(name, ()) if redefines(tx, mapping, asked)), None)
+    return None if asked is None else f"{name} of {mapping.cls.__name__}, which calls {asked}"
