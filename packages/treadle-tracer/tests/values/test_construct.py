@@ -164,3 +164,11 @@ def test_arguments_of_init_of_the_base(program):
 
 def test_an_ordered_dict_that_is_copied_by_its_own_method():
     check_program(copied, lambda found: (found[0].tolist(), *found[1:]), is_whole=False)
+
+
+def new_of_numbers_and_texts(x):
+    return x + int.__new__(int, 42), int.__new__(int, "4"), float.__new__(float, "2.5"), str.__new__(str, 3)
+
+
+def test_new_of_numbers_and_texts():
+    check_program(new_of_numbers_and_texts, lambda found: (found[0].tolist(), *found[1:]), is_whole=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import collections
 import operator
 
+import numpy as np
 import pytest
 import torch
 from compile_runs import compiled
@@ -24,6 +25,16 @@ CAPTURED = {
     "half and short": lambda x: x + torch.HalfTensor([1, 2.5, 3]) + torch.ShortTensor([1, 2, 3]),
     "bytes": lambda x: x + torch.ByteTensor([1, 255, 3]) + torch.CharTensor([-1, 2, 3]),
     "numbers as truth values": lambda x: x + torch.BoolTensor([1, 0, 3]),
+    "truth values": lambda x: torch.FloatTensor([True, False, True]) + x + torch.BoolTensor([True, False, True]),
+    "numbers of NumPy": lambda x: (
+        x + torch.LongTensor([np.int64(3), np.int32(4), 5]) + torch.FloatTensor([np.float32(0.5)])
+    ),
+    "elements": lambda x: torch.FloatTensor([x[0, 0], 2, x[1].sum()]) + torch.LongTensor([x[0].argmax(), 1, 2]),
+    "types to convert to": lambda x: (
+        x.type(torch.LongTensor),
+        x.type(torch.FloatTensor) * 2,
+        x.type(dtype=torch.BoolTensor),
+    ),
     "nested lists": lambda x: x + torch.DoubleTensor([[1, 2, 3], [4, 5, 6]]),
     "a tuple of numbers": lambda x: x + torch.FloatTensor((1, 2, 3)),
     "sizes": lambda x: torch.FloatTensor(2, 3).zero_() + x,
@@ -37,7 +48,7 @@ CAPTURED = {
 }
 OTHER = {
     "a tensor": lambda x: torch.FloatTensor(x) + 1,
-    "truth values": lambda x: torch.FloatTensor([True, False, True]) + x,
+    "elements that are floats": lambda x: torch.LongTensor([x[0, 0]]) + 1,
     "numbers that do not fit": lambda x: x + torch.ByteTensor([1, 256, -1]),
     "floats as integers": lambda x: torch.LongTensor([1.5]) + x,
     "text": lambda x: torch.FloatTensor("abc"),

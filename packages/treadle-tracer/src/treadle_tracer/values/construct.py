@@ -570,6 +570,8 @@ def call_new(tx: TraceContext, function: Any, args: list[Value], kwargs: dict[st
         return TupleValue(rest[0].unpack(tx) if rest else (), cls)
     if cls is tuple:
         return _new_tuple(tx, rest, kwargs)
+    if is_one_of(cls, IMMUTABLE_BASES):
+        return construct(tx, cls_value, rest, kwargs)
     return allocate(tx, cls, rest, kwargs)
 
 

@@ -63,7 +63,7 @@ _ASKED = {
 
 
 def redefines(tx: TraceContext, mapping: Any, name: str) -> bool:
-    """Whether this is the built-in part of an instance of a subclass of OrderedDict with such a method of its own. Methods of dict do not ask."""
+    """Whether it is the built-in part of an instance of a subclass of OrderedDict that has such a method of its own."""
     if mapping.owner is None or mapping.cls is not collections.OrderedDict:
         return False
     own, _ = find_in_mro(collections.OrderedDict.__mro__, name)

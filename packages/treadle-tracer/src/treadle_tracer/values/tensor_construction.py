@@ -11,9 +11,11 @@ from treadle_tracer.errors import Unsupported
 from treadle_tracer.values.base import NONE, TRUE, Constant, LazyValue, is_none
 from treadle_tracer.values.deferred_warnings import warn
 from treadle_tracer.values.gradients import set_requires_grad
-from treadle_tracer.values.sequences import Sequence, TupleValue
+from treadle_tracer.values.numpy_numbers import plain_numbers
+from treadle_tracer.values.sequences import ListValue, Sequence, TupleValue
 from treadle_tracer.values.tensor import SymbolicValue, TensorValue
 from treadle_tracer.values.tensors_of_numbers import tensor_of_numbers
+from treadle_tracer.values.tensors_of_scalars import is_scalar
 from treadle_tracer.values.value import Value
 
 if TYPE_CHECKING:
@@ -83,19 +85,25 @@ def new_legacy_tensor(tx: TraceContext, cls: type, args: list[Value]) -> Value:
     sizes = given[0].unpack(tx) if len(given) == 1 and given[0].python_type() is torch.Size else given
     if all(size.python_type() is int for size in sizes):
         return tx.run_in_graph("call_function", torch.empty, [TupleValue(sizes or [Constant(0)])], options)
-    if len(given) == 1 and isinstance(given[0], Sequence):
-        numbers = _numbers_in(tx, given[0])
-        kinds = (int, float) if dtype.is_floating_point else (int,)
-        if all(isinstance(n, (Constant, SymbolicValue)) and is_one_of(n.python_type(), kinds) for n in numbers):
-            made = tensor_of_numbers(tx, given[0], options)
-            return tx.run_in_graph("call_function", torch.tensor, [given[0]], options) if made is None else made
+    data = _plain_numbers(tx, given[0], dtype) if len(given) == 1 and isinstance(given[0], Sequence) else None
+    if data is not None:
+        made = tensor_of_numbers(tx, data, options)
+        return tx.run_in_graph("call_function", torch.tensor, [data], options) if made is None else made
     raise Unsupported("new-builtin-subclass", f"torch.{cls.__name__} of {given[0].describe()}")
 
 
-def _numbers_in(tx: TraceContext, value: Value) -> list[Value]:
-    """All items of nested lists and tuples."""
+def _plain_numbers(tx: TraceContext, value: Value, dtype: torch.dtype) -> Value | None:
+    """Nested lists of Python's numbers, or of tensors without dimensions, as `torch.tensor` takes them; None for others."""
     value = value.force(tx) if isinstance(value, LazyValue) else value
-    return [n for item in value.unpack(tx) for n in _numbers_in(tx, item)] if isinstance(value, Sequence) else [value]
+    if isinstance(value, Sequence):
+        items = [_plain_numbers(tx, item, dtype) for item in value.unpack(tx)]
+        return None if None in items else ListValue(items)
+    (number,) = plain_numbers([value])
+    if is_scalar(number):
+        return number if dtype.is_floating_point or not number.fake.dtype.is_floating_point else None
+    kinds = (int, bool, float) if dtype.is_floating_point else (int, bool)
+    is_number = isinstance(number, (Constant, SymbolicValue)) and is_one_of(number.python_type(), kinds)
+    return number if is_number else None
 
 
 def new_variable(tx: TraceContext, args: list[Value], kwargs: dict[str, Value]) -> Value:

@@ -80,8 +80,10 @@ class _Arguments:
         if isinstance(value, MadeConstantObject):
             return value.plain, value.plain
         if isinstance(value, ConcreteValue):
-            if isinstance(value.obj, _TENSOR_TYPE):  # torch.DoubleTensor has no name in the text of a graph
-                raise Unsupported("graph-argument", value.describe())
+            if isinstance(
+                value.obj, _TENSOR_TYPE
+            ):  # `x.type(torch.DoubleTensor)`: the class has no name in the text of a graph
+                return (f"{value.obj.__module__}.{value.obj.__name__}",) * 2
             if is_numpy_scalar(value.obj):
                 return self.scalar(value.obj, (value.obj.item(),) * 2)
             if type(value.obj) is slice:
