@@ -142,7 +142,9 @@ test_dict_keys(const GuardCheck *check, PyObject *value, PyObject *const *others
         return 0;
     }
     if (!PyDict_CheckExact(value)) {
-        PyObject *keys = PySequence_Tuple(value);
+        PyObject *iterator = tf_key_iterator(value);
+        PyObject *keys = iterator == NULL ? NULL : PySequence_Tuple(iterator);
+        Py_XDECREF(iterator);
         int same = keys == NULL ? -1 : same_key(keys, check->arg);
         Py_XDECREF(keys);
         return same;

@@ -67,6 +67,12 @@ instance_dict_item(PyObject *value, PyObject *name)
 }
 
 PyObject *
+tf_key_iterator(PyObject *mapping)
+{
+    return (PyODict_Check(mapping) ? PyODict_Type.tp_iter : PyDict_Type.tp_iter)(mapping);
+}
+
+PyObject *
 tf_nth_key(PyObject *mapping, Py_ssize_t index)
 {
     if (!PyDict_Check(mapping)) {
@@ -85,8 +91,7 @@ tf_nth_key(PyObject *mapping, Py_ssize_t index)
         }
         return NULL;
     }
-    /* A subclass (OrderedDict) may iterate in an order of its own. */
-    PyObject *iterator = PyObject_GetIter(mapping);
+    PyObject *iterator = tf_key_iterator(mapping);
     PyObject *key = NULL;
     for (Py_ssize_t i = 0; iterator != NULL && i <= index; i++) {
         Py_XSETREF(key, PyIter_Next(iterator));

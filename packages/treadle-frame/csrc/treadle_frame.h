@@ -248,6 +248,7 @@ tf_check_is_cross(const GuardCheck *check)
 
 int tf_same_value(PyObject *, PyObject *);                      /* same type and equal, strictly; 1, 0, -1 */
 PyObject *tf_nth_key(PyObject *mapping, Py_ssize_t);            /* new reference, NULL with or without an error */
+PyObject *tf_key_iterator(PyObject *mapping);                    /* over the keys of a dict in their order, past what its class says */
 
 /* ---- entries and their caches --------------------------------------------------------------------------------- */
 

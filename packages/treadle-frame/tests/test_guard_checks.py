@@ -796,3 +796,23 @@ KEY = EqualKey()
 )
 def test_keys_that_are_equal_but_not_the_same(keys, given, expected):
     assert holds("dict_keys", keys, x=given) is expected
+
+
+class Reordered(dict):
+    """A dict whose iteration is code of the program, which a guard must not run."""
+
+    def __iter__(self) -> Any:
+        raise AssertionError("asked by a guard")
+
+
+class ReorderedOrdered(OrderedDict):
+    def __iter__(self) -> Any:
+        raise AssertionError("asked by a guard")
+
+
+def test_keys_are_read_past_the_class() -> None:
+    ordered = ReorderedOrdered(a=1, b=2)
+    ordered.move_to_end("a")
+    for value, keys in ((Reordered(a=1, b=2), ("a", "b")), (ordered, ("b", "a"))):
+        assert holds("dict_keys", keys, x=value)
+        assert not holds("dict_keys", keys[::-1], x=value)

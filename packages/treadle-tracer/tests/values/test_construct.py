@@ -172,3 +172,70 @@ def new_of_numbers_and_texts(x):
 
 def test_new_of_numbers_and_texts():
     check_program(new_of_numbers_and_texts, lambda found: (found[0].tolist(), *found[1:]), is_whole=True)
+
+
+class Loud(str):
+    __slots__ = ()
+
+    def upper(self):
+        return "!" + super().upper()
+
+
+class Shifted(int):
+    def bit_length(self):
+        return 100 + super().bit_length()
+
+
+LOUD, SHIFTED = Loud("ab"), Shifted(5)
+
+
+def methods_of_the_base(x):
+    made = Loud("cd"), Shifted(9)
+    return (
+        x + 1,
+        LOUD.upper(),
+        SHIFTED.bit_length(),
+        made[0].upper(),
+        made[1].bit_length(),
+        LOUD.lower(),
+        str.upper(LOUD),
+    )
+
+
+def test_methods_that_a_subclass_of_a_constant_redefines():
+    check_program(methods_of_the_base, lambda found: (found[0].tolist(), *found[1:]), is_whole=True)
+
+
+class Grouped(collections.defaultdict):
+    def __init__(self, **kwargs):
+        super().__init__(list, **kwargs)
+
+
+def factory_of_a_subclass(x):
+    made = Grouped(a=[1])
+    return x + 1, made.default_factory is list, hasattr(made, "default_factory"), made["b"], dict(made)
+
+
+def test_the_factory_of_a_subclass():
+    check_program(factory_of_a_subclass, lambda found: (found[0].tolist(), *found[1:]), is_whole=True)
+
+
+class Spoken(dict):
+    def __iter__(self):
+        LOG.append("asked")
+        return super().__iter__()
+
+
+SPOKEN = Spoken(a=1)
+
+
+def copy_of_one_that_iterates_in_its_own_way(x):
+    LOG.clear()
+    SPOKEN["b"] = 2
+    return x + 1, SPOKEN.copy(), SPOKEN == {"a": 1, "b": 2}, len(SPOKEN), list(LOG)
+
+
+def test_a_copy_of_one_that_iterates_in_its_own_way():
+    check_program(
+        copy_of_one_that_iterates_in_its_own_way, lambda found: (found[0].tolist(), *found[1:]), is_whole=False
+    )

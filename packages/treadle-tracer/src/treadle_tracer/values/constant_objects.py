@@ -10,7 +10,7 @@ import operator
 import types
 from typing import TYPE_CHECKING, Any
 
-from treadle_tracer.class_facts import mro_of, own_dict
+from treadle_tracer.class_facts import mro_of, namespace_of, own_dict
 from treadle_tracer.errors import Unsupported
 from treadle_tracer.source import ConstSource, OwnDictSource
 from treadle_tracer.values.base import Constant
@@ -80,6 +80,10 @@ class ConstantObject(Constant):
             call_special(tx, self, "__call__", args) if not kwargs else self.call_method(tx, "__call__", args, kwargs)
         )
 
+    def builtin_method(self, tx: TraceContext, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        method = _method_in_c(self.obj, name)
+        return super().builtin_method(tx, name, args, kwargs) if method is None else tx.fold(method, args, kwargs)
+
     def truth(self, tx: TraceContext) -> bool:
         return Value.truth(self, tx) if has_python_method(tx, self, ("__bool__", "__len__")) else bool(self.obj)
 
@@ -99,6 +103,18 @@ class ConstantObject(Constant):
             if has_python_method(tx, self, ("__getitem__",))
             else super().get_item(tx, key)
         )
+
+
+def _method_in_c(obj: Any, name: str) -> Any:
+    """What `super().upper()` finds in a method of a subclass of str that redefines `upper`; None where no method hides that in C."""
+    mro = mro_of(type(obj))
+    _, hides = find_in_mro(mro, name)
+    if hides is None or not isinstance(namespace_of(hides)[name], types.FunctionType):
+        return None
+    for cls in mro:
+        if isinstance(found := namespace_of(cls).get(name), (types.MethodDescriptorType, types.WrapperDescriptorType)):
+            return found.__get__(obj, type(obj))
+    return None
 
 
 class MadeConstantObject(ConstantObject):

@@ -228,6 +228,8 @@ class ObjectValue(Value):
                 raise Unsupported("weak-reference", self.describe())
             _, reference = tx.wrapped.get(id(self), (self, NONE))
             return reference
+        if name == "default_factory" and isinstance(self.container, DictValue):
+            return self.container.default_factory or NONE
         is_member = isinstance(self.container, PartialValue) and raw is vars(functools.partial).get(name)
         return self.container.member(name) if is_member else None  # type: ignore[union-attr]
 

@@ -72,5 +72,8 @@ def redefines(tx: TraceContext, mapping: Any, name: str) -> bool:
 
 def why_not_built_in(tx: TraceContext, mapping: Any, name: str) -> str | None:
     """Why this method does something else than that of a plain dict."""
+    if name in ("copy", "__copy__") and mapping.owner is not None:
+        if lookup(tx, mapping.owner.python_type(), "__iter__") is not find_in_mro(mapping.cls.__mro__, "__iter__")[0]:
+            return f"copy of a subclass of {mapping.cls.__name__} with an __iter__ of its own, which calls keys"
     asked = next((asked for asked in _ASKED.get(name, ()) if redefines(tx, mapping, asked)), None)
     return None if asked is None else f"{name} of {mapping.cls.__name__}, which calls {asked}"
