@@ -7,6 +7,7 @@ import operator
 
 import pytest
 import torch
+from compile_runs import check_program
 from value_runs import size, tracer, wrapped
 
 from treadle_tracer.errors import Unsupported
@@ -122,3 +123,32 @@ def test_built_in_methods_by_name():
     assert builtin_methods.call_builtin_method(tx, Constant(5), "__rsub__", None, [Constant(7)], {}).constant() == 2
     builtin_methods.call_builtin_method(tx, items, "__init__", None, [], {})
     assert items.items == []
+
+
+class Unordered:
+    def __lt__(self, other):
+        return NotImplemented
+
+
+class Above:
+    def __gt__(self, other):
+        return "above"
+
+
+def orders_of_others(x):
+    said = []
+    for compare in (
+        lambda: Unordered() < Unordered(),
+        lambda: Above() < Above(),
+        lambda: Unordered() < Above(),
+        lambda: Above() >= 1,
+    ):
+        try:
+            said.append(compare())
+        except TypeError as error:
+            said.append(str(error))
+    return x + 1, said
+
+
+def test_comparisons_that_nobody_implements():
+    check_program(orders_of_others, lambda found: (found[0].tolist(), found[1]), is_whole=True)

@@ -301,6 +301,8 @@ class ObjectValue(Value):
         if name == "__init__" and self.container is not None and (args or kwargs):
             init_container(tx, self.container, args, kwargs)
             return NONE
+        if self.container is None and name in _ORDERINGS:
+            return Constant(NotImplemented)
         handler = _OBJECT_METHODS.get(name)
         if handler is not None:
             return handler(self, tx, args)
@@ -406,6 +408,8 @@ def object_equal(tx: TraceContext, a: ObjectValue, b: Value) -> Value:
         raise Unsupported("call", f"{a.describe()} == {b.describe()}")
     return Constant(NotImplemented)
 
+
+_ORDERINGS = ("__lt__", "__le__", "__gt__", "__ge__")  # of `object`
 
 _OBJECT_METHODS: dict[str, Callable[[ObjectValue, Any, list[Value]], Value]] = {
     "__init__": lambda self, tx, args: NONE,
