@@ -21,7 +21,7 @@ from treadle_tracer.values.mappings import DictValue
 from treadle_tracer.values.sequences import ListValue, TupleValue, make_slice
 from treadle_tracer.values.sets import SetValue
 from treadle_tracer.values.tensor_numbers import truth_value
-from treadle_tracer.values.text import format_value, to_repr, to_str
+from treadle_tracer.values.text import format_value, to_ascii, to_repr, to_str
 from treadle_tracer.values.value import Value
 
 if TYPE_CHECKING:
@@ -329,12 +329,7 @@ def _converted(frame: Frame, value: Value, how: int) -> Value:
         return value
     if how == 1:
         return to_str(frame.tx, value)
-    text = to_repr(frame.tx, value)
-    return text if how == 2 else frame.tx.fold(_ascii, [text], {})
-
-
-def _ascii(text: str) -> str:
-    return text.encode("ascii", "backslashreplace").decode()
+    return to_repr(frame.tx, value) if how == 2 else to_ascii(frame.tx, value)
 
 
 def _format_simple(frame: Frame, i: Instruction) -> None:

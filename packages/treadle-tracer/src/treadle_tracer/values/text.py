@@ -41,6 +41,15 @@ def to_repr(tx: TraceContext, value: Value) -> Value:
     return _text(tx, value, "__repr__", repr)
 
 
+def to_ascii(tx: TraceContext, value: Value) -> Value:
+    """`ascii(value)`"""
+    return tx.fold(_escaped, [to_repr(tx, value)], {})
+
+
+def _escaped(text: str) -> str:
+    return text.encode("ascii", "backslashreplace").decode()
+
+
 def _text(tx: TraceContext, value: Value, name: str, function: Callable[[Any], str]) -> Value:
     if isinstance(value, DeferredText) and name == "__str__":
         return value

@@ -23,7 +23,7 @@ from treadle_tracer.values.rules.rule import Apply, Args, Effect, Kwargs, Rule
 from treadle_tracer.values.sequences import TupleValue
 from treadle_tracer.values.symbolic_arithmetic import operator_in_graph
 from treadle_tracer.values.tensor import SymbolicValue, TensorValue, length_of
-from treadle_tracer.values.text import format_value, to_repr
+from treadle_tracer.values.text import format_value, to_ascii, to_repr
 from treadle_tracer.values.unbacked import is_unbacked
 from treadle_tracer.values.value import Value, call_special
 from treadle_tracer.values.varying_text import answer
@@ -83,6 +83,10 @@ def _divmod(tx: TraceContext, args: Args, kwargs: Kwargs) -> Value:
 
 def _repr(tx: TraceContext, args: Args, kwargs: Kwargs) -> Value:
     return to_repr(tx, args[0])
+
+
+def _ascii(tx: TraceContext, args: Args, kwargs: Kwargs) -> Value:
+    return to_ascii(tx, args[0])
 
 
 def _format(tx: TraceContext, args: Args, kwargs: Kwargs) -> Value:
@@ -228,7 +232,7 @@ RULES = (
     Rule(pow, _pow),
     Rule(divmod, _divmod),
     Rule(repr, _repr),
-    Rule(ascii, _repr),
+    Rule(ascii, _ascii),
     Rule(format, _format),
     *[Rule(function, _math(function)) for function in _MATH],
     *[Rule(function, _binary(text)) for text, (function, _) in BINARY.items()],
