@@ -121,3 +121,50 @@ def test_outputs_without_any_gradient_have_a_history():
     assert out.requires_grad and out.grad_fn is not None
     out.sum().backward()
     assert x.grad is None
+
+
+def test_the_own_write_to_a_view_leaves_another_view_of_the_same_tensor_as_it_was():
+    def program(a, b):
+        a.mul_(2)
+        return (b.sin(),)
+
+    found = []
+    for function in (program, None):
+        x = torch.arange(6.0, dtype=torch.float64, requires_grad=True)
+        whole = x.view(2, 3) * 1
+        a, b = whole[0], whole[1]
+        if function is None:
+            function = aot(fx.symbolic_trace(program), [a, b], inference=False, forward=lambda gm, _: gm)
+            assert function.why_eager is None
+        (y,) = function(a, b)
+        assert whole._version == 1
+        (once,) = torch.autograd.grad(y.sin().sum(), x, create_graph=True)
+        found.append([once, *torch.autograd.grad(once.pow(2).sum(), x)])
+    assert all(torch.equal(one, other) for one, other in zip(*found, strict=True))
+
+
+def test_a_later_write_to_another_view_is_refused():
+    def program(a, b):
+        a.mul_(2)
+        return (b.sin(),)
+
+    x = torch.arange(6.0, requires_grad=True)
+    whole = x.view(2, 3) * 1
+    run = aot(fx.symbolic_trace(program), [whole[0], whole[1]], inference=False, forward=lambda gm, _: gm)
+    (y,) = run(whole[0], whole[1])
+    whole[0].mul_(2)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        y.sum().backward()
+
+
+def test_a_read_before_the_own_write_is_refused_as_in_eager():
+    def program(w, a):
+        result = w * a
+        a.add_(1)
+        return (result,)
+
+    w, a = torch.ones(3, requires_grad=True), torch.ones(3)
+    run = aot(fx.symbolic_trace(program), [w, a], inference=False, forward=lambda gm, _: gm)
+    (y,) = run(w, a)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        y.sum().backward()

@@ -26,6 +26,7 @@ from .aliasing import picker
 from .asked_gradients import keeps_graph
 from .backward_pass import BackwardPass, Layout, begin_pass, gradients_elsewhere, laid_out
 from .check_results import check_callable, check_results
+from .early_versions import EarlyVersions
 from .effects import is_random
 from .joint import JointTrace
 from .observed import NOBODY, Observers, connect, edge_for, with_histories
@@ -99,6 +100,7 @@ class TrainingProgram:
         self.given_histories = {m.position: m.input for m in joint.contract.mutations if m.has_history}
         #: the primals of which a call keeps copies: running it again takes their old values, or their new history leads to the call itself
         self.copied = facts.read_and_written.union(self.given_histories.values())
+        self.early_versions = EarlyVersions(joint.contract.mutations, halves.primals)
         self.draws_random = facts.draws_random
         self._compile_backward = compile_backward
         self._names = names
@@ -126,6 +128,19 @@ class TrainingProgram:
         check_callable(forward, "forward")
 
     def __call__(self, *primals: Any) -> Sequence[Any]:
+        if not self.early_versions or torch._C._are_functorch_transforms_active():
+            call, results, values = self._recorded(primals)
+        else:
+            with self.early_versions.in_force(primals):
+                call, results, values = self._recorded(primals)
+        given = self.given_histories
+        written = {position: primals[place] for position, place in given.items()} if given else {}
+        if values:
+            return connect(call, results, values, written)
+        return with_histories(results, written) if written else results
+
+    def _recorded(self, primals: Sequence[Any]) -> tuple[Call, Sequence[Any], dict[int, torch.Tensor]]:
+        """A call's results behind its nodes in autograd's graph, and the values of those that get nodes of their own."""
         # Behind the primals stand tensors that `halves` call known. The pass that computed them keeps them for as long as it needs them.
         call, values = Call(self, primals[: self._n_inputs]), dict[int, torch.Tensor]()
         try:
@@ -140,11 +155,7 @@ class TrainingProgram:
             if call.has_run:
                 error.raised_by_hook = True  # type: ignore[attr-defined]
             raise
-        given = self.given_histories
-        written = {position: primals[place] for position, place in given.items()} if given else {}
-        if values:
-            return connect(call, results, values, written)
-        return with_histories(results, written) if written else results
+        return call, results, values
 
     def _choose_stages(self, primals: Sequence[Any]) -> Stages | None:
         """The stages to run backward in; None where it runs in one piece. Behind the first call two primals tell."""
