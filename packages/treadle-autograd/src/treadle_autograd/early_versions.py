@@ -4,8 +4,8 @@
     a.mul_(2)               # counts for b, too
     return b.sin()          # saves b, at the version that it has now
 
-A compiled program saves `b` before the new value of `a` is written back. What autograd saves must have the version that it has afterwards, or
-backward takes the program's own write for one that came later.
+A compiled program saves `b` before the new value of `a` is written back. What autograd saves must have the version that it has afterwards,
+or backward takes the program's own write for one that came later.
 """
 
 from __future__ import annotations
