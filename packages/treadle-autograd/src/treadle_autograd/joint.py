@@ -257,13 +257,15 @@ def why_not_differentiable(
             continue
         if isinstance(output, ViewOfInput) and output.input in unrecorded and value.requires_grad:
             return "an output is a view of an input that is changed in place where autograd does not record it"
-        if isinstance(output, (ViewOfInput, ViewOfFresh)) and value.requires_grad and not _has_history_of_base(value):
-            return "an output shares memory with a tensor, and has a history of its own"  # detached, and written to
         base: Any = None
         if isinstance(output, ViewOfInput):
             base = wrappers[output.input]
         elif isinstance(output, (FreshOutput, ViewOfFresh)):
             base = trace.outputs.wrappers[output.position]
+        if isinstance(output, (ViewOfInput, ViewOfFresh)) and value.requires_grad:
+            # Detached, and written to; or given the gradient of a custom function (a gradient reversal returns its input).
+            if not _has_history_of_base(value) or _is_behind_custom_function(value, base):
+                return "an output shares memory with a tensor, and has a history of its own"
         relation = getattr(output, "relation", Relation.VIEW)
         if base is not None and relation is Relation.VIEW and base.requires_grad != value.requires_grad:
             return "an output shares memory with a tensor and is detached from it"
@@ -276,6 +278,16 @@ def _has_history_of_base(value: torch.Tensor) -> bool:
     if not value._is_view():
         return False
     return not is_made_in_no_grad(value) or grad_fn_of(value) is None
+
+
+def _is_behind_custom_function(value: torch.Tensor, base: torch.Tensor) -> bool:
+    """Whether gradients go from `value`, a view of `base`, through a custom function: operators that make views have one input each."""
+    function, end = grad_fn_of(value), grad_fn_of(base)
+    while function is not None and function is not end:
+        if isinstance(function, torch.autograd.function.BackwardCFunction):
+            return True
+        function = function.next_functions[0][0] if function.next_functions else None
+    return False
 
 
 def why_not_differentiable_twice(values: Sequence[Any]) -> str | None:

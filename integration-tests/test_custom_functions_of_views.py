@@ -1,0 +1,81 @@
+"""Results that share memory with a tensor and have the gradient of a custom function: a gradient reversal returns its input."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+import treadle
+
+
+class Reversed(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        return x
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return -gradient
+
+
+class Viewed(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        return x.t()
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return gradient.t() * 3
+
+
+class Rows(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        return x[0], x[1]
+
+    @staticmethod
+    def backward(ctx, first, second):
+        return torch.stack([first * 2, second * 5])
+
+
+def _with_its_source(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    y = x * 2
+    return y, Reversed.apply(y)
+
+
+def _with_a_part(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    z = Reversed.apply(x * 2)
+    return z, z[0]
+
+
+def _before_a_break(x: torch.Tensor) -> tuple[torch.Tensor]:
+    z = Reversed.apply(x)
+    print(end="")
+    return (z.sin(),)
+
+
+PROGRAMS: dict[str, Callable[[torch.Tensor], Any]] = {
+    "the input": lambda x: (Reversed.apply(x),),
+    "the input twice": lambda x: (Reversed.apply(Viewed.apply(x)),),
+    "a part of it": lambda x: (Reversed.apply(x)[0],),
+    "a view": lambda x: (Viewed.apply(x),),
+    "several views": lambda x: Rows.apply(x),
+    "several views of a result": lambda x: Rows.apply(x * 2),
+    "beside its source": _with_its_source,
+    "beside its own part": _with_a_part,
+    "before a break": _before_a_break,
+}
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_their_gradients_are_the_functions(name: str) -> None:
+    program = PROGRAMS[name]
+
+    def gradient(run: Callable[[torch.Tensor], Any]) -> torch.Tensor:
+        x = torch.arange(6.0, dtype=torch.float64).view(2, 3).requires_grad_()
+        return torch.autograd.grad(sum(result.sin().sum() for result in run(x)), x)[0]
+
+    torch.testing.assert_close(gradient(treadle.compile(program)), gradient(program))
