@@ -121,10 +121,11 @@ class _Gate(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, gates: Gates, value: torch.Tensor, real: torch.Tensor | None) -> torch.Tensor:
         ctx.gates, ctx.has_real = gates, real is not None
+        ctx.set_materialize_grads(False)  # what has no gradient passes on none
         return value.view_as(value)
 
     @staticmethod
-    def backward(ctx: Any, gradient: torch.Tensor) -> Any:
+    def backward(ctx: Any, gradient: torch.Tensor | None) -> Any:
         if ctx.gates.are_closed:
             return None, None, None
         return (None, None, gradient) if ctx.has_real else (None, gradient, None)

@@ -15,3 +15,19 @@ def test_the_tensor_may_be_changed_and_its_gradient_reaches_the_leaf():
     assert not is_at_beginning(tensor) and not is_at_beginning(leaf)
     tensor.sum().backward()
     assert torch.equal(leaf.grad, torch.tensor([1.0, 2.0]))
+
+
+def test_no_gradient_of_the_tensor_is_none_of_the_leaf():
+    class WithoutGradient(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x, y):
+            return x + y
+
+        @staticmethod
+        def backward(ctx, gradient):
+            return gradient, None
+
+    tensor, leaf, other = torch.zeros(2), torch.zeros(2), torch.zeros(2, requires_grad=True)
+    begin_history(tensor, leaf)
+    WithoutGradient.apply(other, tensor).sum().backward()
+    assert other.grad is not None and leaf.grad is None

@@ -15,10 +15,11 @@ class BegunHistory(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, leaf: torch.Tensor, tensor: list[torch.Tensor]) -> torch.Tensor:
+        ctx.set_materialize_grads(False)  # no gradient is none to the leaf, too
         return tensor.pop()
 
     @staticmethod
-    def backward(ctx: Any, gradient: torch.Tensor) -> Any:
+    def backward(ctx: Any, gradient: torch.Tensor | None) -> Any:
         return gradient, None
 
 

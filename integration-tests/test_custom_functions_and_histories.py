@@ -1,4 +1,4 @@
-"""Results that share memory with a tensor and have the gradient of a custom function: a gradient reversal returns its input."""
+"""Custom functions between tensors that have a history or share memory: a gradient reversal returns its input."""
 
 from __future__ import annotations
 
@@ -79,3 +79,22 @@ def test_their_gradients_are_the_functions(name: str) -> None:
         return torch.autograd.grad(sum(result.sin().sum() for result in run(x)), x)[0]
 
     torch.testing.assert_close(gradient(treadle.compile(program)), gradient(program))
+
+
+class FirstOnly(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, y):
+        return x * y
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return gradient, None
+
+
+@pytest.mark.parametrize("creates_graph", [False, True])
+def test_what_gets_no_gradient_leads_to_none(creates_graph: bool) -> None:
+    x, parameter = torch.ones(3, requires_grad=True), torch.ones(3, requires_grad=True)
+    compiled = treadle.compile(FirstOnly.apply)
+    result = compiled(x * 2, parameter * 2)
+    of_x, none = torch.autograd.grad(result.sum(), [x, parameter], allow_unused=True, create_graph=creates_graph)
+    assert of_x.tolist() == [2.0, 2.0, 2.0] and none is None
