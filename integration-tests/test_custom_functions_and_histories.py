@@ -94,7 +94,7 @@ class FirstOnly(torch.autograd.Function):
 @pytest.mark.parametrize("creates_graph", [False, True])
 def test_what_gets_no_gradient_leads_to_none(creates_graph: bool) -> None:
     x, parameter = torch.ones(3, requires_grad=True), torch.ones(3, requires_grad=True)
-    compiled = treadle.compile(FirstOnly.apply)
+    compiled = treadle.compile(lambda x, y: FirstOnly.apply(x, y), fullgraph=True)
     result = compiled(x * 2, parameter * 2)
     of_x, none = torch.autograd.grad(result.sum(), [x, parameter], allow_unused=True, create_graph=creates_graph)
     assert of_x.tolist() == [2.0, 2.0, 2.0] and none is None
