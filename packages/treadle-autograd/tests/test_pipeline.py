@@ -329,3 +329,53 @@ def test_other_views_of_inputs_that_require_gradients_run_in_eager():
     w = torch.randn(2, 3, requires_grad=True)
     graph = fx.symbolic_trace(lambda w: (w[0],))
     assert aot(graph, [w], inference=True, forward=lambda gm, _: gm).why_eager is not None
+
+
+def _detached_first(x, w):
+    x.detach_()
+    return x * 2, (x * w).sum()
+
+
+def _changed_and_detached(x, w):
+    x.mul_(3).detach_()
+    return x * 2, (x * w).sum()
+
+
+def _used_before(x, w):
+    y = x + w
+    x.detach_()
+    return y, x * 2
+
+
+def _viewed_afterwards(x, w):
+    x.detach_()
+    return x[1:], (x * w).sum()
+
+
+@pytest.mark.parametrize(
+    ("program", "why_eager"),
+    [
+        (_detached_first, None),
+        (_changed_and_detached, None),
+        (_used_before, "an input begins or ceases to require gradients"),
+        (_viewed_afterwards, "an output is a view of an input that ceases to require gradients"),
+    ],
+)
+@pytest.mark.parametrize("trains", [False, True])
+def test_inputs_that_are_detached_in_place(program, why_eager, trains):
+    """The state of a recurrent network, at the beginning of a step of truncated backpropagation."""
+    found = []
+    for compiles in (False, True):
+        leaf, w = torch.arange(3.0, requires_grad=True), torch.full((3,), 2.0, requires_grad=trains)
+        x, run = leaf * 2, program
+        if compiles:
+            run = aot(fx.symbolic_trace(program), [x, w], inference=False, forward=lambda gm, _: gm)
+            assert run.why_eager == (why_eager if trains or program is not _used_before else run.why_eager)
+        results = run(x, w)
+        history = sum(result.sum() for result in results if result.requires_grad)
+        gradients = torch.autograd.grad(history, [leaf, w], allow_unused=True) if trains else []
+        found.append([
+            [(t.requires_grad, t.is_leaf, t.tolist()) for t in (x, *results)],
+            [None if gradient is None else gradient.tolist() for gradient in gradients],
+        ])  # fmt: skip
+    assert found[0] == found[1]

@@ -172,8 +172,9 @@ class Contract:
     """The graph's inputs, the inputs that are written back, and the user's outputs in order.
 
     numbers: (symbol, position) pairs of graph outputs that are values of unbacked symbols in the outputs' geometries.
-    requires_grad: (input, flag) pairs of inputs for which the graph calls `requires_grad_(flag)`. versions: (position, version) pairs of
-    graph outputs that eager has changed in place, so that their version counters are not at 0.
+    requires_grad: (input, flag) pairs of inputs that begin, or cease, to require gradients: the graph calls `requires_grad_(flag)` or
+    `detach_`.
+    versions: (position, version) pairs of graph outputs that eager has changed in place, so that their version counters are not at 0.
     """
 
     inputs: tuple[InputDescription, ...]

@@ -27,7 +27,7 @@ from treadle_shapes.torch import (
 )
 
 from .asserts import hoist_asserts
-from .contract import Contract
+from .contract import Contract, ViewOfInput
 from .decompositions import Decompositions
 from .describe import (
     GraphOutputs,
@@ -202,6 +202,9 @@ class FunctionalTrace:
             numbers = output_numbers(self.inputs, outputs, self.outputs)
         assert len(self.recorded.inputs) == n_before
         changed = changed_inputs(self.inputs.wrappers, self.differentiable)
+        detached = {index for index, requires_grad in changed if not requires_grad}
+        if any(isinstance(output, ViewOfInput) and output.input in detached for output in outputs):
+            raise UnsupportedGraph("an output is a view of an input that ceases to require gradients")
         versions = tuple((p, w._version) for p, w in sorted(self.outputs.wrappers.items()) if w._version)
         return Contract(tuple(self.recorded.inputs), mutations, outputs, numbers, changed, versions)
 

@@ -18,9 +18,20 @@ from torch import fx
 
 
 def computes_gradients(gm: fx.GraphModule) -> bool:
-    """Whether autograd matters to what the graph computes: a node calls `torch.autograd.grad`, or `requires_grad_`."""
+    """Whether autograd matters to what the graph computes: a node calls `torch.autograd.grad`, `requires_grad_`, or `detach_` of an
+    input."""
     find = gm.graph.find_nodes
-    return bool(find(op="call_function", target=torch.autograd.grad) or find(op="call_method", target="requires_grad_"))
+    if find(op="call_function", target=torch.autograd.grad) or find(op="call_method", target="requires_grad_"):
+        return True
+    detached = [*find(op="call_method", target="detach_"), *find(op="call_function", target=torch.detach_)]
+    return any(_owner(node).op in ("placeholder", "get_attr") for node in detached)
+
+
+def _owner(node: fx.Node) -> fx.Node:
+    """The node whose tensor a method that works in place returns, or `node` itself."""
+    while node.all_input_nodes and str(getattr(node.target, "__name__", node.target)).endswith("_"):
+        node = node.all_input_nodes[0]
+    return node
 
 
 def is_gradient_call(node: fx.Node) -> bool:

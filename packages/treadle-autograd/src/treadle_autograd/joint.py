@@ -242,13 +242,19 @@ def _may_raise_in_derivative(node: fx.Node, outputs: Sequence[fx.Node]) -> bool:
     return any(item.meta["val"].is_complex() and (item.users or item in outputs) for item in items)
 
 
+_CHANGES = "an input begins or ceases to require gradients"
+
+
 def why_not_differentiable(
     described: Sequence[OutputDescription], values: Sequence[Any], trace: _Joint, contract: Contract
 ) -> str | None:
     """Why autograd would connect the rebuilt outputs otherwise than eager does."""
     wrappers = trace.inputs.wrappers
-    if contract.requires_grad:
-        return "an input begins or ceases to require gradients"
+    if any(
+        requires_grad or id(wrappers[index]) not in trace.inputs.leaves
+        for index, requires_grad in contract.requires_grad
+    ):
+        return _CHANGES
     if any(value.is_leaf and not value._is_view() for value in differentiable_outputs(values, wrappers)):
         return "an output is a leaf that requires gradients"
     unrecorded = {mutation.input for mutation in contract.mutations if not mutation.has_history}
@@ -389,6 +395,8 @@ def _differentiated(
     freed = freed_by([grad_fn_of(job.outputs.wrappers[position]) for position in positions]) if sources else ()
     note_tangents(custom, [job.outputs.wrappers[position] for position in positions])
     gradients = job.differentiate(positions, primals)
+    if any(gradients[primals.index(index)] is not None for index, _ in contract.requires_grad):
+        raise UnsupportedGraph(_CHANGES)  # a second run of the program would not find the history that the input had
     contract, primals = job.with_constants_of_backward(contract, primals)
     graph = job.recorded.graph
     graph.output((*job.outputs.nodes, *gradients))

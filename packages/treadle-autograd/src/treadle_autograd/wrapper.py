@@ -287,14 +287,17 @@ def _refuses_changes(targets: Sequence[torch.Tensor]) -> bool:
 
 
 def _then_requires_grad(run: Compiled, contract: Contract) -> Compiled:
-    """`run`, and afterwards the graph's calls of `requires_grad_` on inputs."""
+    """`run`, and afterwards the graph's calls of `requires_grad_` and `detach_` on inputs."""
     static = contract.static_tensors
 
     def run_and_mark(*args: Any) -> Sequence[Any]:
         results = run(*args)
         inputs = (*static, *args)
         for index, flag in contract.requires_grad:
-            inputs[index].requires_grad_(flag)
+            if flag:
+                inputs[index].requires_grad_()
+            else:
+                inputs[index].detach_()
         return results
 
     return run_and_mark
