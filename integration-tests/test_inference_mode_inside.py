@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import contextlib
 import pytest
 import torch
 
@@ -218,3 +219,24 @@ def test_a_tensor_is_indexed_behind_a_switch():
     for size in (5, 5, 7):
         x, index = torch.randn(size), torch.arange(size)
         torch.testing.assert_close(compiled(x, index), program(x, index))
+
+
+@torch.enable_grad()
+def with_gradients(x):
+    return x.sin() * 2
+
+
+@torch.inference_mode()
+def without_gradients(x):
+    return x * 2
+
+
+@pytest.mark.parametrize("around", [contextlib.nullcontext, torch.enable_grad])
+@pytest.mark.parametrize("function", [with_gradients, lambda x: (with_gradients(x), without_gradients(x))])
+def test_gradients_that_are_turned_on_in_inference_mode_leave_no_history(function, around):
+    x = torch.randn(3, requires_grad=True) * 1
+    with torch.inference_mode(), around():
+        expected, found = function(x), treadle.compile(function)(x)
+    for mine, theirs in zip(found, expected, strict=True):
+        torch.testing.assert_close(mine, theirs)
+        assert not mine.requires_grad and mine.grad_fn is None and mine.is_inference() and theirs.is_inference()

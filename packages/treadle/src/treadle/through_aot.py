@@ -54,7 +54,7 @@ class ThroughAot:
         is_training = needs_gradients(gm, example_inputs)
         is_differentiable = is_training and leaves_history(gm)
         turns_on = is_differentiable and not torch.is_grad_enabled()
-        if turns_on and torch.is_inference_mode_enabled():
+        if is_differentiable and torch.is_inference_mode_enabled():
             return run_in_eager(gm, "the graph turns gradients on in inference mode")
         halves = _Halves(gm, self._options, self._training if is_training else self._inference)
 
