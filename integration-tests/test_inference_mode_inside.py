@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import Any
 
-import contextlib
 import pytest
 import torch
 
