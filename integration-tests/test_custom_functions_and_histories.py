@@ -98,3 +98,35 @@ def test_what_gets_no_gradient_leads_to_none(creates_graph: bool) -> None:
     result = compiled(x * 2, parameter * 2)
     of_x, none = torch.autograd.grad(result.sum(), [x, parameter], allow_unused=True, create_graph=creates_graph)
     assert of_x.tolist() == [2.0, 2.0, 2.0] and none is None
+
+
+class Doubled(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        x.mul_(2)
+        ctx.mark_dirty(x)
+        return x
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return gradient * 2
+
+
+@pytest.mark.parametrize("requires_grad", [False, True])
+@pytest.mark.parametrize("function", [Reversed, Viewed, Doubled])
+def test_arguments_that_are_returned_where_gradients_are_off(function: Any, requires_grad: bool) -> None:
+    def program(x: torch.Tensor) -> Any:
+        with torch.no_grad():
+            y = function.apply(x)
+        return y.requires_grad, y is x, y, y * 1
+
+    found = []
+    for run in (program, treadle.compile(program, fullgraph=True)):
+        x = torch.arange(6.0).view(2, 3).requires_grad_(requires_grad) * 1
+        needed, is_argument, y, product = run(x)
+        facts = [(t.requires_grad, t.is_leaf, t._version, t.tolist()) for t in (x, y, product)]
+        found.append((needed, is_argument, facts))
+        if function is not Viewed or not requires_grad:
+            y.add_(1)
+            found.append((x.tolist(), x._version))
+    assert found[: len(found) // 2] == found[len(found) // 2 :]

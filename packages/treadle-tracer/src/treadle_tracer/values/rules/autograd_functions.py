@@ -138,7 +138,7 @@ def apply(tx: TraceContext, args: list[Value], kwargs: dict[str, Value]) -> Valu
         is_tuple = isinstance(result, TupleValue)
         results = [_forced(tx, item) for item in (result.items if is_tuple else [result])]
         call = _Call(tx, cls_value, context, rest, results)
-        call.copy_returned_inputs()
+        call.copy_returned_inputs(is_recorded=is_recorded)
     if state is not None:
         call.only_computes = state.is_unchanged() and all(map(only_computes, _calls_behind(tx, before)))
     if is_recorded:
@@ -232,11 +232,16 @@ class _Call:
             raise self.refuse(f"{name} are not all tensors")
         return found
 
-    def copy_returned_inputs(self) -> None:
-        """An argument that is returned unchanged is returned as a view of itself (torch/csrc/autograd/custom_function.cpp)."""
+    def copy_returned_inputs(self, *, is_recorded: bool) -> None:
+        """An argument that is returned unchanged is returned as a view of itself, and one that requires gradients as a detached alias
+        where nothing is recorded (torch/csrc/autograd/custom_function.cpp)."""
         dirty = self.noted("dirty_tensors")
         for k, value in enumerate(self.results):
-            if isinstance(value, TensorValue) and _is_among(value, self.args) and not _is_among(value, dirty):
+            if not isinstance(value, TensorValue) or not _is_among(value, self.args):
+                continue
+            if not is_recorded and value.fake.requires_grad:
+                self.results[k] = self.tx.run_in_graph("call_method", "detach", [value], {})
+            elif not _is_among(value, dirty):
                 if _is_among(value, self.noted("non_differentiable")):
                     raise self.refuse("an argument is returned and marked as not differentiable")
                 self.results[k] = self.tx.run_in_graph("call_method", "view_as", [value, value], {})
