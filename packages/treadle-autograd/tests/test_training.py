@@ -143,6 +143,18 @@ def test_the_own_write_to_a_view_leaves_another_view_of_the_same_tensor_as_it_wa
     assert all(torch.equal(one, other) for one, other in zip(*found, strict=True))
 
 
+def test_the_own_write_is_none_to_an_input_that_nothing_reads():
+    def program(a, b, c):
+        a.mul_(2)
+        return (c.sin(),)
+
+    x, whole = torch.arange(3.0, requires_grad=True), torch.ones(2, 3)
+    run = aot(fx.symbolic_trace(program), [whole[0], whole[1], x], inference=False, forward=lambda gm, _: gm)
+    (y,) = run(whole[0], whole[1], x)
+    (once,) = torch.autograd.grad(y.sum(), x, create_graph=True)
+    torch.testing.assert_close(torch.autograd.grad(once.sum(), x), (-x.sin(),))
+
+
 def test_a_later_write_to_another_view_is_refused():
     def program(a, b):
         a.mul_(2)

@@ -20,15 +20,13 @@ from .contract import Mutation
 
 
 class EarlyVersions:
-    """Counts the writes of a program before they are made, for the time in which it saves.
+    """Counts the writes of a program before they are made, for the time in which it saves and notes the versions of its inputs.
 
     saved: the inputs that it saves. Those it writes to as well keep the version that they have: backward must refuse their new values.
     """
 
     def __init__(self, mutations: Sequence[Mutation], saved: Collection[int | None]) -> None:
-        written = {mutation.input for mutation in mutations}
-        needed = any(place is not None and place not in written for place in saved)
-        counted = [mutation for mutation in mutations if needed and mutation.bumps and mutation.input not in saved]
+        counted = [mutation for mutation in mutations if mutation.bumps and mutation.input not in saved]
         self._places = [mutation.input for mutation in counted]
         # One by one, because targets that are views of one tensor share their counter.
         most = max((mutation.bumps for mutation in counted), default=0)
