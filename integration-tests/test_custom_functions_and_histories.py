@@ -130,3 +130,28 @@ def test_arguments_that_are_returned_where_gradients_are_off(function: Any, requ
             y.add_(1)
             found.append((x.tolist(), x._version))
     assert found[: len(found) // 2] == found[len(found) // 2 :]
+
+
+class ProductOfFirst(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, y):
+        ctx.save_for_backward(x, y)
+        return x * y
+
+    @staticmethod
+    def backward(ctx, gradient):
+        _, y = ctx.saved_tensors
+        return gradient * y, None
+
+
+@pytest.mark.parametrize("changes", [False, True])
+def test_second_derivatives_by_an_argument_that_has_no_first_one(changes: bool) -> None:
+    def program(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        return ProductOfFirst.apply(x, Doubled.apply(y) if changes else y)
+
+    found = []
+    for run in (program, treadle.compile(program, fullgraph=True)):
+        x, leaf = torch.tensor([1.0, 2.0], requires_grad=True), torch.tensor([3.0, 4.0], requires_grad=True)
+        (first,) = torch.autograd.grad(run(x, leaf * 3).sin().sum(), x, create_graph=True)
+        found.append(torch.autograd.grad(first.pow(2).sum(), [x, leaf]))
+    torch.testing.assert_close(found[1], found[0])

@@ -113,10 +113,14 @@ class TrainingProgram:
         self.leading_to_gradients = picker([joint.gradients[k] for k in self.differentiated])
         self._n_inputs = len(joint.contract.inputs)
         changed = {mutation.input for mutation in joint.contract.mutations}
-        #: the inputs whose history no gradient goes back into: a call that kept it would keep all calls before it alive
-        self.apart_from_history = tuple(
-            sorted({*range(self._n_inputs)} - changed - {joint.gradients[k] for k in computed})
-        )
+        #: the inputs whose history no gradient goes back into: a call that kept it would keep all calls before it alive. Gradients of
+        #: gradients do where a custom function's depends on an argument that it gives none.
+        ends = {
+            *changed,
+            *(joint.gradients[k] for k in computed),
+            *(inputs_of_gradients(joint) if joint.custom else ()),
+        }  # type: ignore[arg-type]
+        self.apart_from_history = tuple(sorted({*range(self._n_inputs)} - ends))
         #: whether a custom function of the program must see the sum of all gradients that reach it (`gradients_together`)
         self.needs_whole_gradients = not all(custom.is_linear for custom in joint.custom)
         self._possible: dict[tuple[tuple[bool, ...], tuple[bool, ...]], tuple[int, ...]] = {}
@@ -272,18 +276,23 @@ _BATCH_NORM = torch.ops.aten._native_batch_norm_legit_functional.default
 
 def inputs_read_and_written(joint: JointTrace) -> frozenset[int]:
     """The inputs that the program changes in place and that its gradients depend on: running it again takes their old values."""
-    placeholders = [node for node in joint.graph.nodes if node.op == "placeholder"]
-    written = {placeholders[mutation.input]: mutation.input for mutation in joint.contract.mutations}
+    written = {mutation.input for mutation in joint.contract.mutations}
+    return inputs_of_gradients(joint) & written if written else frozenset()
+
+
+def inputs_of_gradients(joint: JointTrace) -> frozenset[int]:
+    """The inputs that the gradients depend on."""
+    places = {node: place for place, node in enumerate(joint.graph.find_nodes(op="placeholder"))}
     results: Any = joint.graph.output_node().args[0]
     pending = [node for node in results[joint.n_outputs :] if isinstance(node, fx.Node)]
     seen: set[fx.Node] = set()
-    while pending and written:
+    while pending:
         node = pending.pop()
         if node not in seen:
             seen.add(node)
             ignored = set(node.args[3:5]) if node.target is _BATCH_NORM else set()
             pending += [used for used in node.all_input_nodes if used not in ignored]
-    return frozenset(place for node, place in written.items() if node in seen)
+    return frozenset(place for node, place in places.items() if node in seen)
 
 
 def _is_tensor(node: fx.Node) -> bool:
