@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import operator
+
 import pytest
 import torch
 from compile_runs import compiled
@@ -74,3 +76,32 @@ def test_a_default_that_is_no_longer_the_constant():
     run, _ = compiled(a_default_and_a_constant)
     for pair in ((1, 2), tuple([1, 2]), (1, 3)):
         assert run(torch.ones(2), pair)[1:] == a_default_and_a_constant(torch.ones(2), pair)[1:]
+
+
+def bools_of_the_graph(x):
+    known = x.isfinite().all().item()
+    other = (x > 0).all().item()
+    return (
+        (x + 1),
+        known is False,
+        known is True,
+        known is not True,
+        known is (not known),
+        known is other,
+    )
+
+
+def bools_of_the_graph_and_others(x):
+    known = x.isfinite().all().item()
+    return x + 1, known is None, known is known, operator.is_(known, False), operator.is_not(known, False)
+
+
+@pytest.mark.parametrize("whole", (False, True))
+@pytest.mark.parametrize("program", (bools_of_the_graph, bools_of_the_graph_and_others))
+def test_bools_that_the_graph_computes_are_true_or_false(program, whole):
+    run, recorder = compiled(program, fullgraph=whole)
+    for numbers in (torch.ones(3), torch.full((3,), torch.inf), -torch.ones(3)):
+        expected, got = program(numbers), run(numbers)
+        assert torch.equal(got[0], expected[0])
+        assert got[1:] == expected[1:]
+    assert len(recorder.graphs) == 1

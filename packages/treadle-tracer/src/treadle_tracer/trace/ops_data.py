@@ -14,7 +14,7 @@ from treadle_tracer.values.base import NONE, NULL, Constant, boolean
 from treadle_tracer.values.cells import CellValue
 from treadle_tracer.values.class_lookup import MISSING, has_special, lookup
 from treadle_tracer.values.deferred_text import joined_text
-from treadle_tracer.values.identity import is_identical
+from treadle_tracer.values.identity import identity
 from treadle_tracer.values.iteration import IteratorValue
 from treadle_tracer.values.joined import undecided_truth
 from treadle_tracer.values.mappings import DictValue
@@ -246,7 +246,8 @@ def _as_bool(frame: Frame, value: Value) -> Value:
 
 def _is_op(frame: Frame, i: Instruction) -> None:
     b, a = frame.stack.pop(), frame.stack.pop()
-    frame.stack.append(boolean(is_identical(frame.tx, a, b) != bool(i.arg)))
+    found = identity(frame.tx, a, b)
+    frame.stack.append(protocol.not_(frame.tx, found) if i.arg else found)
 
 
 def _contains_op(frame: Frame, i: Instruction) -> None:

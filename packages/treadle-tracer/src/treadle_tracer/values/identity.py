@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from treadle_tracer.by_identity import is_one_of
 from treadle_tracer.errors import Unsupported
 from treadle_tracer.source import DictKeySource
-from treadle_tracer.values.base import Constant, is_none
+from treadle_tracer.values.base import Constant, boolean, is_none
 from treadle_tracer.values.constant_objects import ConstantObject
 from treadle_tracer.values.constants import may_be_another
 from treadle_tracer.values.history_nodes import HistoryNode
@@ -20,6 +20,13 @@ if TYPE_CHECKING:
     from treadle_tracer.values.value import TraceContext, Value
 
 
+def identity(tx: TraceContext, a: Value, b: Value) -> Value:
+    """`a is b` as a value: of bools that only the graph knows, a bool of the graph. Raises Unsupported as `is_identical`."""
+    if _is_bool_of_graph(a, b):
+        return tx.compare("==", a, b)
+    return boolean(is_identical(tx, a, b))
+
+
 def is_identical(tx: TraceContext, a: Value, b: Value) -> bool:
     """`a is b`, asked by the program itself. Raises Unsupported where the answer is not known: equal numbers or strings may be one
     object or two."""
@@ -29,6 +36,8 @@ def is_identical(tx: TraceContext, a: Value, b: Value) -> bool:
         if a is not b and not (is_none(a) or is_none(b)):
             raise Unsupported("tensor-attribute", f"{a.describe()} is {b.describe()}")
         return a is b
+    if _is_bool_of_graph(a, b):
+        return tx.compare("==", a, b).truth(tx)
     kind = a.python_type()
     if a is b or kind is not b.python_type():
         return is_same(tx, a, b)
@@ -48,6 +57,11 @@ def is_identical(tx: TraceContext, a: Value, b: Value) -> bool:
             raise Unsupported("identity-of-made", question)
         raise Unsupported("identity-of-equals", question)
     return is_same(tx, a, b)
+
+
+def _is_bool_of_graph(a: Value, b: Value) -> bool:
+    """Whether two bools are compared of which the graph computes one. Python has one True and one False."""
+    return (isinstance(a, SymbolicValue) or isinstance(b, SymbolicValue)) and a.python_type() is b.python_type() is bool
 
 
 def _is_key(value: Value) -> bool:

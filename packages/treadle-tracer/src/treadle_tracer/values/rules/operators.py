@@ -15,7 +15,7 @@ from treadle_tracer.values import floats, protocol
 from treadle_tracer.values.arrays import ArrayValue
 from treadle_tracer.values.base import NONE, Constant, boolean
 from treadle_tracer.values.class_lookup import MISSING, lookup
-from treadle_tracer.values.identity import is_identical
+from treadle_tracer.values.identity import identity
 from treadle_tracer.values.numpy_numbers import NumpyNumber
 from treadle_tracer.values.objects import ObjectValue
 from treadle_tracer.values.protocol import BINARY, COMPARE, IN_PLACE
@@ -243,8 +243,8 @@ RULES = (
     Rule(operator.invert, lambda tx, args, kwargs: protocol.unary_op(tx, "~", args[0])),
     Rule(operator.not_, lambda tx, args, kwargs: protocol.not_(tx, args[0])),
     Rule(operator.truth, lambda tx, args, kwargs: boolean(args[0].truth(tx))),
-    Rule(operator.is_, lambda tx, args, kwargs: boolean(is_identical(tx, args[0], args[1])), Effect.NONE),
-    Rule(operator.is_not, lambda tx, args, kwargs: boolean(not is_identical(tx, args[0], args[1])), Effect.NONE),
+    Rule(operator.is_, lambda tx, args, kwargs: identity(tx, args[0], args[1]), Effect.NONE),
+    Rule(operator.is_not, lambda tx, args, kwargs: protocol.not_(tx, identity(tx, args[0], args[1])), Effect.NONE),
     Rule(operator.getitem, lambda tx, args, kwargs: args[0].get_item(tx, args[1])),
     Rule(operator.setitem, _set_item, Effect.WRITES_ARGUMENTS),
     Rule(operator.delitem, _delete_item, Effect.WRITES_ARGUMENTS),
