@@ -38,6 +38,36 @@ def same(function, compiled, *inputs):
 
 
 @pytest.mark.parametrize(
+    "write",
+    [
+        lambda y: y.tril_(),
+        lambda y: y.masked_fill_(y > 0, 2.0),
+        lambda y: y.cumsum_(-1),
+        lambda y: y.index_add_(0, torch.tensor([1, 0]), y[:2] * 2),
+        lambda y: y.scatter_(1, torch.zeros(y.shape, dtype=torch.int64), 3.0),
+    ],
+)
+@pytest.mark.parametrize(
+    "layout",
+    [
+        lambda x: x.t(),
+        lambda x: (x * 2).view(-1, 2, 2).permute(1, 2, 0)[1],
+        lambda x: (x[None] * 2).transpose(0, 2)[..., 0],
+    ],
+)
+def test_in_place_operators_keep_strides_at_any_size(layout, write):
+    def program(x):
+        y = layout(x)
+        write(y)
+        return y, y + 1
+
+    compiled, _ = compile_dynamic(program, [torch.randn(6, 4)], {0})
+    assert compiled.why_eager is None
+    for n in (6, 3, 11):
+        same(program, compiled, torch.randn(n, 4))
+
+
+@pytest.mark.parametrize(
     "function",
     [
         lambda x: (x * 2).sum(-1),

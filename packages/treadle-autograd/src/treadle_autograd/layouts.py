@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from treadle_shapes.expr import factors_of
-from treadle_shapes.layouts import nested_extent
+from treadle_shapes.layouts import nested_extent, without_floor
 from treadle_shapes.torch import Operator, env_of, raw_expr
 
 
@@ -82,16 +82,32 @@ def memory_order(x: torch.Tensor) -> list[int] | None:
 
 
 def dense_order(size: Sequence[Any], strides: Sequence[Any]) -> list[int] | None:
-    """The dimensions in the order of memory, slowest first, of a tensor that fills a block of memory; None for others, and where a number
-    is symbolic."""
+    """The dimensions in the order of memory, slowest first, of a tensor that fills a block of memory; None for others, and where that
+    takes a decision on symbolic numbers."""
     if not all(type(n) is int for n in (*size, *strides)):
-        return None
+        return _symbolic_order([raw_expr(n) for n in size], [without_floor(raw_expr(n)) for n in strides])
     order = _by_stride(size, strides)
     expected = 1
     for d in reversed(order):
         if size[d] != 1 and strides[d] != expected:
             return None
         expected *= size[d]
+    return order
+
+
+def _symbolic_order(size: Sequence[Any], strides: Sequence[Any]) -> list[int] | None:
+    """`dense_order` of expressions: from the fastest dimension on, the one whose stride is the product of the sizes before."""
+    remaining = [d for d in range(len(size)) if size[d] != 1]
+    order = [d for d in range(len(size)) if size[d] == 1]
+    slowest = len(order)
+    expected: Any = 1
+    while remaining:
+        found = next((d for d in remaining if strides[d] == expected), None)
+        if found is None:
+            return None
+        remaining.remove(found)
+        order.insert(slowest, found)
+        expected = expected * size[found]
     return order
 
 
