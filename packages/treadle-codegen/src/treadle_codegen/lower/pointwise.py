@@ -173,23 +173,28 @@ def pow_scalar(lw: Lowering, x: TensorExpr, exponent: Any) -> TensorExpr | None:
     if dtype in INTS and not (isinstance(exponent, int) and 0 <= exponent <= 8):
         return None
 
+    has_roots = lw.val.dtype is not torch.float16 or lw.val.device.type != "cpu"
+
     def power(o: LoopBuilder, v: int) -> int:
-        return small_power(o, v, exponent)
+        return small_power(o, v, exponent, has_roots)
 
     cost = 2 if exponent in (0, 1, 2, 3) else 2 * DIVIDE if abs(exponent) in (0.5, 1, 2) else 2 * HARD
     return lw.pointwise(power, [x], lw.val.dtype, shape=x.shape, compute=dtype, cost=cost)
 
 
-def small_power(o: LoopBuilder, x: int, exponent: Any) -> int:
-    """The cases that eager treats apart (the same way), else `pow`."""
+def small_power(o: LoopBuilder, x: int, exponent: Any, has_roots: bool) -> int:
+    """The cases that eager treats apart (the same way), else `pow`.
+
+    has_roots: whether the powers 0.5 and -0.5 are roots, which -0 and -inf tell from powers. On the CPU, those of float16 are not.
+    """
     integer = o.dtype_of(x) in INTS
     if exponent == 0:
         return o.like(1, x)
     if exponent == 1:
         return x
-    if exponent == 0.5:
+    if exponent == 0.5 and has_roots:
         return o.op("sqrt", x)
-    if exponent == -0.5:
+    if exponent == -0.5 and has_roots:
         return o.op("rsqrt", x)
     if exponent == -1:
         return o.op("reciprocal", x)

@@ -37,3 +37,14 @@ def test_doubles_are_rounded_to_floats_on_the_way_to_16_bits(dtype: torch.dtype,
     x = torch.tensor([1 + half_a_place + 2**-40, 1 + half_a_place + 2**-20, 2 / 3, 1e300, -1e-300], dtype=torch.float64)
     here, eager = converted(dtype, x, tmp_path)
     assert torch.equal(here, eager)
+
+
+@pytest.mark.parametrize("n", [3, 40])
+@pytest.mark.parametrize("dtype", [torch.int32, torch.int64])
+@pytest.mark.parametrize("source", [torch.float32, torch.float64, torch.bfloat16, torch.float16])
+def test_floats_that_are_cut_to_integers_have_no_negative_zero_and_stay_in_range(
+    source: torch.dtype, dtype: torch.dtype, n: int, tmp_path: Path
+) -> None:
+    x = torch.tensor([-0.0, -0.5, -1.5, 2.5, 3e4, torch.inf, torch.nan, 3e38] * 5)[:n].to(source)
+    here, eager = converted(dtype, x, tmp_path)
+    assert torch.equal(here, eager) and torch.equal(here.signbit(), eager.signbit())

@@ -36,6 +36,13 @@ template <class T> constexpr T max(T a, T b) { return a > b ? a : b; }
 extern "C" __attribute__((weak, visibility("hidden"))) i64 hidden_zero = 0;
 INLINE i64 hidden(i64 position) { return position ^ hidden_zero; }
 
+// A float cut to a whole number, of which a float is made again. g++ computes (float)(i32)x as trunc(x), which is -0 for -0.5 and has no bounds.
+#if __has_builtin(__builtin_assoc_barrier)
+template <class T> INLINE T cut(T whole) { return __builtin_assoc_barrier(whole); }
+#else
+template <class T> INLINE T cut(T whole) { return whole ^ (T)hidden_zero; }
+#endif
+
 // The C library's power, which is Python's: under its own name the compiler replaces some calls by others that round differently.
 #if defined(__APPLE__)
 extern "C" double exact_pow(double, double) __asm__("_pow");

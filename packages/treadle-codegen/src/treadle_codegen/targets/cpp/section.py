@@ -18,6 +18,7 @@ from treadle_codegen.targets.constants import ConstantArgument
 from treadle_codegen.targets.cpp.dependence import why_in_order, why_varies
 from treadle_codegen.targets.cpp.far_loads import far_loads
 from treadle_codegen.targets.cpp.from_bools import is_from_bools
+from treadle_codegen.targets.cpp.from_floats import is_cut_float
 from treadle_codegen.targets.cpp.ops import (
     C_TYPES,
     MEMORY_TYPES,
@@ -439,7 +440,9 @@ class SectionPrinter(InstructionWriter):
         if op == "cast":
             if dtype is torch.bfloat16 and args[0] in self.writer.short_floats:
                 return f"from_bf16(cut_bf16({args[0]}))"
-            return cast(args[0], loop.body[instr.args[0]].dtype, dtype)
+            source = loop.body[instr.args[0]]
+            is_taken_back = dtype.is_floating_point and is_cut_float(loop, source)
+            return cast(f"cut({args[0]})" if is_taken_back else args[0], source.dtype, dtype)
         arg_dtype = loop.body[instr.args[0]].dtype
         if calls_c_library(op, arg_dtype):
             name = sleef_call("exp" if op == "sigmoid" else op, arg_dtype)
