@@ -99,6 +99,20 @@ def _schema_writes(target: Any) -> tuple[str, ...]:
     return tuple(name for name, is_written in parameters if is_written)
 
 
+def writes_without_functional_form(target: Any) -> bool:
+    """Whether an operator outside ATen writes to its arguments, so that no functional graph can hold it."""
+    if isinstance(target, torch._ops.OpOverloadPacket):
+        return any(writes_without_functional_form(getattr(target, name)) for name in target.overloads())
+    if not isinstance(target, torch._ops.OpOverload) or target.namespace in ("aten", "prims"):
+        return False
+    return target._schema.is_mutable and not any(
+        torch._C._dispatch_has_kernel_for_dispatch_key(target.name(), key) for key in _FUNCTIONAL_KEYS
+    )
+
+
+_FUNCTIONAL_KEYS = ("Functionalize", "CompositeImplicitAutograd")
+
+
 def _parameters(target: Any) -> list[tuple[str, bool]] | None:
     """(name, is written to) of the parameters of an operator with a schema."""
     if isinstance(target, torch._ops.OpOverloadPacket):

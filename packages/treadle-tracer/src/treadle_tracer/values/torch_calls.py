@@ -29,7 +29,7 @@ from treadle_tracer.source import ConstSource
 from treadle_tracer.values import floats, gradients, random_generators, tensor_numbers, unbacked
 from treadle_tracer.values.arrays import ArrayValue
 from treadle_tracer.values.base import NONE, ConcreteValue, Constant, LazyValue
-from treadle_tracer.values.call_effects import is_in_place
+from treadle_tracer.values.call_effects import is_in_place, writes_without_functional_form
 from treadle_tracer.values.caught_errors import caught_error
 from treadle_tracer.values.constant_objects import MadeConstantObject
 from treadle_tracer.values.constants import is_numpy_scalar
@@ -252,6 +252,8 @@ def _refuse_operator(tx: TraceContext, target: Any, known: Operator | None, args
         _rely_on_uninitialised(tx, name)
     if known is not None and known.casts_inside and torch._C._is_any_autocast_enabled():
         raise Unsupported("casts-inside", name)
+    if known is None and not tx.symbols.wants_one_graph and writes_without_functional_form(target):
+        raise Unsupported("writing-operator", name)
 
 
 def _fakes_tell(tx: TraceContext, target: Any) -> bool:
