@@ -193,3 +193,11 @@ def test_a_root_that_is_complex_for_a_later_number():
     fast, _ = compiled(program)
     for number in (2.0, 1.5, 3.0, -3.0, -4.0, 5.0):
         assert torch.equal(fast(torch.ones(2), number), program(torch.ones(2), number))
+
+
+def test_a_number_computed_from_a_size_may_be_one():
+    run, recorder = compiled(lambda x: x * math.gcd(x.shape[0], 6), dynamic=True)
+    for n in (5, 7, 8, 11, 5):
+        x = torch.ones(n, 3)
+        assert torch.equal(run(x), x * math.gcd(n, 6))
+    assert len(recorder.graphs) == 1
