@@ -271,16 +271,17 @@ def test_roll_keeps_channels_last_as_in_eager(shifts):
     assert node.meta["val"].stride() == fn(x).stride()
 
 
+@pytest.mark.parametrize("training", [False, True])
 @pytest.mark.parametrize("function", [torch.quantile, torch.nanquantile])
-def test_values_that_only_the_whole_operator_checks(function):
-    graph = fx.Graph()
-    x, q = graph.placeholder("x"), graph.placeholder("q")
-    x.meta["example_value"], q.meta["example_value"] = torch.rand(4), torch.rand(2)
-    graph.output((graph.call_function(function, (x, q)),))
-    run = aot(fx.GraphModule(torch.nn.Module(), graph), [torch.rand(4), torch.rand(2)], forward=lambda gm, inputs: gm)
-    assert "raises for some values of q" in run.why_eager
-    with pytest.raises(RuntimeError, match="range"):
-        run(torch.rand(4), torch.tensor([0.5, 2.0]))
+def test_values_that_only_the_whole_operator_checks(function, training):
+    x = torch.rand(4, requires_grad=training)
+    compiled = compile_traced(lambda x, q: (function(x, q) * 2,), [x, torch.rand(2)])
+    assert compiled.why_eager is None
+    good = torch.tensor([0.5, 1.0])
+    torch.testing.assert_close(compiled(x, good)[0], function(x, good) * 2)
+    for wrong in (2.0, -0.1, torch.nan):
+        with pytest.raises(RuntimeError, match="must be in the range"):
+            compiled(x, torch.tensor([0.5, wrong]))
 
 
 @pytest.mark.parametrize("changes", [False, True])

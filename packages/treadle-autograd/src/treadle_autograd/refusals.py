@@ -48,11 +48,6 @@ def why_not_functional(gm: fx.GraphModule) -> str | None:
             return f"{name} has no functional form: {record.why_not_functional}"
         if record is not None and record.casts_inside and torch._C._is_any_autocast_enabled():
             return f"{record.name} calls operators that autocast casts"
-        if record is not None and record.unchecked_argument is not None:
-            position, name = record.unchecked_argument
-            argument = node.kwargs.get(name, node.args[position] if position < len(node.args) else None)
-            if isinstance(argument, fx.Node) and isinstance(argument.meta.get("example_value"), torch.Tensor):
-                return f"{record.name} raises for some values of {name}, which no operator that it consists of does"
         if node.target is enter_inference_mode:
             return "it enters inference mode"
         if node.op == "call_module":

@@ -1,8 +1,13 @@
-"""In-place functions by others that have functional forms, for which PyTorch has none that works everywhere."""
+"""Functions by others that have functional forms: in-place ones for which PyTorch has none that works everywhere, and those that check
+values of an argument, which no operator that they consist of does."""
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
+
+from treadle_shapes.torch.function_transforms import unwrapped
 
 
 def fill_diagonal_(x: torch.Tensor, fill_value: float, wrap: bool = False) -> torch.Tensor:
@@ -21,3 +26,23 @@ def fill_diagonal_(x: torch.Tensor, fill_value: float, wrap: bool = False) -> to
         mask = same if mask is None else mask & same
     assert mask is not None
     return x.masked_fill_(mask, fill_value)
+
+
+def quantile(input: torch.Tensor, q: Any, *args: Any, **kwargs: Any) -> torch.Tensor:
+    """`torch.quantile` with eager's check of `q` as a call of its own."""
+    _check_quantiles(input, q)
+    return torch.quantile(input, q, *args, **kwargs)
+
+
+def nanquantile(input: torch.Tensor, q: Any, *args: Any, **kwargs: Any) -> torch.Tensor:
+    """`torch.nanquantile`, likewise."""
+    _check_quantiles(input, q)
+    return torch.nanquantile(input, q, *args, **kwargs)
+
+
+def _check_quantiles(input: torch.Tensor, q: Any) -> None:
+    """Numbers are checked while tracing. On other devices eager does not look."""
+    if isinstance(q, torch.Tensor) and input.device.type == "cpu":
+        values = unwrapped(q)  # those of all calls of a transformed function: the check has no rule for batches
+        inside = ((values >= 0) & (values <= 1)).all()
+        torch.ops.aten._assert_async.msg(inside, "quantile() q values must be in the range [0, 1]")

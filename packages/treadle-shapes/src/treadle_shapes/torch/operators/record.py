@@ -223,8 +223,6 @@ class Operator:
     casts_inside: bool = False
     #: why a call has no functional form
     why_not_functional: str | None = None
-    #: position and name of a tensor argument whose values eager checks and the decomposition does not
-    unchecked_argument: tuple[int, str] | None = None
     #: why a write to the memory of its result has no functional form
     why_not_written: str | None = None
     #: writes to arguments, although neither its schema nor its name says so

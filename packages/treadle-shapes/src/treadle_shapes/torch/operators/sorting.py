@@ -6,6 +6,7 @@ their range.
 
 from __future__ import annotations
 
+from treadle_shapes.torch import functional_forms
 from treadle_shapes.torch.operators.declare import families, family
 from treadle_shapes.torch.operators.record import Kind, Raises
 
@@ -21,7 +22,8 @@ family("isin", kind=Kind.SORT, is_row_major=True)
 family("unique_dim", kind=Kind.SORT, fake_correction="unique slices")
 family("unique_consecutive", kind=Kind.SORT, fake_correction="unique runs of slices")
 families("kthvalue mode", kind=Kind.SORT, no_empty_over="dim")
-families("quantile nanquantile", kind=Kind.SORT, raises=Raises.BY_VALUE, unchecked_argument=(1, "q"))
+family("quantile", kind=Kind.SORT, raises=Raises.BY_VALUE, fake_function=functional_forms.quantile)
+family("nanquantile", kind=Kind.SORT, raises=Raises.BY_VALUE, fake_function=functional_forms.nanquantile)
 families(
     "bincount histc histogram _histogramdd_from_bin_cts _histogramdd_bin_edges", kind=Kind.SORT, raises=Raises.BY_VALUE
 )
