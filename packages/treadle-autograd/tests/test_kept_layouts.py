@@ -113,6 +113,30 @@ def test_strides_are_eagers_without_gradients(name, layout):
         assert mine.stride() == theirs.stride() and mine.equal(theirs)
 
 
+GAPS = {
+    "first columns": lambda x: x[:4, :4],
+    "every other column": lambda x: x[:4, ::2],
+    "every other row": lambda x: x[::2, :4],
+    "part of a transposed matrix": lambda x: x[:4, :4].t(),
+}
+
+
+@pytest.mark.parametrize("layout", GAPS)
+@pytest.mark.parametrize("name", ["masked_fill_", "tril_", "index_add_", "fill_diagonal_", "lerp_", "cumsum_", "row"])
+def test_inputs_with_gaps_keep_their_strides(name, layout):
+    def program(x, v):
+        return OPERATORS[name](x, v) + 1, x
+
+    theirs, mine, v = (torch.rand(8, 8, generator=torch.Generator().manual_seed(seed)) for seed in (1, 1, 2))
+    part = GAPS[layout]
+    compiled = compile_traced(program, [part(mine), v[:4, :4]])
+    assert compiled.why_eager is None
+    for found, expected in zip(compiled(part(mine), v[:4, :4]), program(part(theirs), v[:4, :4]), strict=True):
+        assert found.stride() == expected.stride()
+        torch.testing.assert_close(found, expected)
+    torch.testing.assert_close(mine, theirs)
+
+
 @pytest.mark.parametrize("wrap", [False, True])
 @pytest.mark.parametrize("shape", [(3, 5), (5, 3), (4, 3), (3, 3, 3)])
 def test_diagonals(shape, wrap):

@@ -3,6 +3,9 @@
 y = x.t()                   %y = aten.t(%x)                                 strides (1, 4)
 y.tril_()         ==>       %tril = aten.tril(%y)                           strides (4, 1)
                             %laid = aten.t(aten.clone(aten.t(%tril)))       strides (1, 4), the new value of y
+
+x.tril_()         ==>       %tril = aten.tril(%x)                           strides (4, 1); those of the input x have gaps: (8, 2)
+                            %laid = aten.copy(%x, %tril)                    strides (8, 2)
 """
 
 from __future__ import annotations
@@ -14,7 +17,7 @@ import torch
 
 from treadle_shapes.torch import unwrapped
 
-from .layouts import dense_order, same_layout
+from .layouts import dense_order, same_layout, shares_elements
 from .lost_histories import times_written
 
 aten = torch.ops.aten
@@ -22,9 +25,11 @@ aten = torch.ops.aten
 
 @dataclass(frozen=True)
 class KeptLayout:
-    """Sizes and strides of a functional tensor in front of a call that may write to it, and how often it has been written to by then."""
+    """Sizes and strides of a functional tensor in front of a call that may write to it, its value, and how often it has been written to
+    by then."""
 
     tensor: torch.Tensor
+    value: torch.Tensor
     size: Sequence[int]
     strides: Sequence[int]
     writes: int
@@ -35,19 +40,20 @@ class KeptLayout:
         tensor = unwrapped(tensor)
         if not torch._is_functional_tensor(tensor) or tensor.layout is not torch.strided:
             return None
-        return cls(tensor, tensor.size(), tensor.stride(), times_written(tensor))
+        value = torch._from_functional_tensor(tensor)
+        return cls(tensor, value, tensor.size(), tensor.stride(), times_written(tensor))
 
     def restore(self) -> None:
-        """After the call: let the new value have the strides of the old one, where that filled a block of memory with static sizes."""
+        """After the call: let the new value have the strides of the old one, unless its elements share memory."""
         tensor = self.tensor
         if times_written(tensor) == self.writes or tensor.size() != self.size:
             return
         if same_layout((self.size, self.strides), (tensor.size(), tensor.stride())):
             return
-        order = dense_order(self.size, self.strides)
-        if order is None:
+        if shares_elements(self.value):
             return
-        laid = _laid_out(torch._from_functional_tensor(tensor), order)
+        order, value = dense_order(self.size, self.strides), torch._from_functional_tensor(tensor)
+        laid = aten.copy.default(self.value, value) if order is None else _laid_out(value, order)
         torch._functionalize_replace(tensor, laid)
         torch._functionalize_commit_update(tensor)
         torch._sync(tensor)
