@@ -72,6 +72,30 @@ loop cosines [i0:1200, i1:5000] reduce [] origins
 """
 
 
+def _columns_read_twice() -> str:
+    """Sums down columns of 196 products of nine operands, and quotients for which each of the operands is needed once more."""
+    names = "cdefghpqr"
+    values = [f"%{2 * k + 1}" for k in range(len(names))]
+
+    def loop(head: str, at: str, lines: list[str]) -> list[str]:
+        loads = [line for n in names for line in (f"load {n}[i0 + 320*{at}] : bfloat16", "cast %{before} : float32")]
+        return [head, *(f"  %{k} = {line.format(before=k - 1)}" for k, line in enumerate([*loads, *lines]))]
+
+    products = [f"mul {'%{before}' if k else values[0]} {v} : float32" for k, v in enumerate(values[1:])]
+    quotients = ["load b[i0] : float32", f"div {values[0]} %{{before}} : float32"]
+    for v in values[1:]:
+        quotients += [f"add %{{before}} {v} : float32", f"div %{{before}} %{2 * len(names)} : float32"]
+    lines = [f"program inputs {' '.join(names)} outputs view(a, [320, 196], [1, 320], 0)"]
+    lines += [f"input {n} : bfloat16 [320, 196] strides [1, 320] offset 0" for n in names]
+    lines += ["temp b : float32 [320] strides [1] offset 0", "output a : float32 [320, 196] strides [1, 320] offset 0"]
+    sums = [*products, "reduce sum %{before} : float32", "store b[i0] %{before} : float32"]
+    lines += loop("loop sums [i0:320] reduce [r0:196] origins", "r0", sums)
+    lines += loop(
+        "loop shares [i0:320, i1:196] reduce [] origins", "i1", [*quotients, "store a[i0 + 320*i1] %{before} : float32"]
+    )
+    return "\n".join(lines) + "\n"
+
+
 def spilled_bytes(text: str, directory: Path) -> int:
     program = parse_program(text)
     (node,) = fuse(program, parallel=True, costs=COSTS, why_not_local_row=why_not_registers)
@@ -93,3 +117,7 @@ def test_running_values_of_a_walk_do_not_spill(dtype: str, tmp_path: Path) -> No
 @pytest.mark.parametrize("text", [RUNNING_SUMS, ROWS_OF_DOUBLES], ids=["columns", "rows"])
 def test_scans_do_not_spill(text: str, tmp_path: Path) -> None:
     assert spilled_bytes(text, tmp_path) <= 16
+
+
+def test_rows_of_many_operands_do_not_spill(tmp_path: Path) -> None:
+    assert spilled_bytes(_columns_read_twice(), tmp_path) <= 16

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from treadle_codegen.ir.loops import Axis, Instr, IntLike, scans
+from treadle_codegen.ir.loops import Axis, Instr, IntLike, scans, symbols_of
 from treadle_codegen.ir.ops import POSITIONS
 from treadle_codegen.schedule.access import loop_reads, loop_writes, split_index
 from treadle_codegen.schedule.kernel import Kernel, Section
@@ -21,11 +21,15 @@ _MAX_TILE = 1 << 14  # elements of a row tile
 _LOOPED_BLOCK = 1 << 12  # elements per step where a row is walked in steps
 _PROGRAMS = 4 * 132  # enough to fill a large GPU a few times over
 _FLAT_BLOCK = 1024
+_MAX_WARPS = 16
 _SCATTERED_BLOCK = 512  # where neighbouring points are not neighbours in memory: a thread's own are far apart then
 _MANY_ACCESSES = 24  # of a flat kernel; with more, eight elements per thread would not fit its registers
 _SQUARE = (32, 32)
 _RUNNING_REGISTERS = (
     96  # of a thread for running values of reductions and for scans: the rest is for the other values of a step
+)
+_ROW_REGISTERS = (
+    160  # of a thread for what is loaded of a whole row and may be waited for at once; sm_90 gives a thread 255
 )
 _MOVES = frozenset(("load", "masked_load", "indirect_load", "store", "cast", "const", "scalar", "reduce", "scan"))
 
@@ -82,7 +86,7 @@ def fits_row(axes: Sequence[Axis]) -> bool:
 
 def tile(kernel: Kernel) -> Tiling:
     """The blocks of a kernel."""
-    return _flat(kernel) if is_flat(kernel) else _with_short_steps(_rowwise(kernel), kernel)
+    return _flat(kernel) if is_flat(kernel) else _with_enough_warps(_with_short_steps(_rowwise(kernel), kernel), kernel)
 
 
 def _rowwise(kernel: Kernel) -> Tiling:
@@ -105,13 +109,13 @@ def candidates(kernel: Kernel) -> list[Tiling]:
     """The tilings of a kernel that are worth measuring; first the one that is taken without measuring."""
     first = tile(kernel)
     found = [first]
-    found += [replace(first, num_warps=n) for n in (first.num_warps // 2, first.num_warps * 2) if 1 <= n <= 16]
+    found += [replace(first, num_warps=n) for n in (first.num_warps // 2, first.num_warps * 2) if 1 <= n <= _MAX_WARPS]
     for rows in (first.rows // 2, first.rows * 2):
         area = rows * max([*first.steps, first.columns, 1])
         if rows >= 1 and area <= _MAX_TILE:
             found.append(replace(first, rows=rows))
             found += [replace(first, rows=rows, num_warps=first.num_warps * 2)] * (
-                rows > first.rows and first.num_warps < 16
+                rows > first.rows and first.num_warps < _MAX_WARPS
             )
     if not all(first.whole) and first.steps:
         halved = [n if whole else max(n // 2, 1) for n, whole in zip(first.steps, first.whole, strict=True)]
@@ -130,6 +134,25 @@ def _with_short_steps(tiling: Tiling, kernel: Kernel) -> Tiling:
         while steps[k] > most:
             steps[k], whole[k] = steps[k] // 2, False
     return replace(tiling, steps=tuple(steps), whole=tuple(whole))
+
+
+def _with_enough_warps(tiling: Tiling, kernel: Kernel) -> Tiling:
+    """As many warps as leave each thread registers for what it loads of a whole row."""
+    taken = [
+        _loads(kernel, s) * n for s, n, whole in zip(kernel.sections, tiling.steps, tiling.whole, strict=True) if whole
+    ]
+    registers = tiling.rows * max(taken, default=0)
+    warps = tiling.num_warps
+    while warps < _MAX_WARPS and registers > _ROW_REGISTERS * 32 * warps:
+        warps *= 2
+    return replace(tiling, num_warps=warps)
+
+
+def _loads(kernel: Kernel, section: Section) -> int:
+    """How many different values are loaded for each point of a section."""
+    axes = {axis.symbol for axis in section.axes}
+    reads = (read for loop in section.members for read in loop_reads(loop))
+    return len({(read.buffer, read.index) for read in reads if read.index is None or axes & symbols_of(read.index)})
 
 
 def _step_registers(kernel: Kernel, section: Section) -> int:
@@ -182,7 +205,7 @@ def _rows(total: IntLike, most: int) -> int:
 
 
 def _warps(elements: int, per_warp: int) -> int:
-    return min(max(elements // per_warp, 1), 16)
+    return min(max(elements // per_warp, 1), _MAX_WARPS)
 
 
 def _taken_together(kernel: Kernel) -> int:
