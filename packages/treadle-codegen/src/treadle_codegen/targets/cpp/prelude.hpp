@@ -14,6 +14,7 @@ template <class T> constexpr T min(T a, T b) { return a < b ? a : b; }
 template <class T> constexpr T max(T a, T b) { return a > b ? a : b; }
 }
 #define INLINE static inline __attribute__((always_inline))
+#define MEMBER __attribute__((always_inline))
 // No analysis of a kernel from its callers: g++ 12 takes some kernels for functions without effect and drops the call
 // (ivopts rewrites the addresses of a nest of two loops of length 2, and ipa-pure-const no longer sees the store).
 #if defined(__clang__)
@@ -310,24 +311,68 @@ INLINE u16 to_f16(float x) {
 }
 #endif
 
-// 16 accumulators of a reduction, and how two are combined; maximum and minimum are NaN once either is
-template <class T> struct Lanes { typedef T type __attribute__((vector_size(16 * sizeof(T)), may_alias)); };
+// 16 accumulators of a reduction, in vectors of the processor's length: of longer ones g++ compares element by element
+#if defined(__AVX512F__)
+#define VECTOR_BYTES 64
+#elif defined(__AVX__)
+#define VECTOR_BYTES 32
+#else
+#define VECTOR_BYTES 16
+#endif
 struct LanesSum { template <class V> static V of(V a, V b) { return a + b; } };
 struct LanesProduct { template <class V> static V of(V a, V b) { return a * b; } };
-struct LanesMax { template <class V> static V of(V a, V b) { return (b > a) | (b != b) ? b : a; } };
-struct LanesMin { template <class V> static V of(V a, V b) { return (b < a) | (b != b) ? b : a; } };
+struct LanesMax { template <class V> static V of(V a, V b) { return b > a ? b : a; } };
+struct LanesMin { template <class V> static V of(V a, V b) { return b < a ? b : a; } };
 struct LanesOr { template <class V> static V of(V a, V b) { return a | b; } };
 struct LanesAnd { template <class V> static V of(V a, V b) { return a & b; } };
-template <class Op, class T> INLINE T lanes_fold(typename Lanes<T>::type v) {
+template <class Op, class V> INLINE auto lanes_fold(V v) {
+  constexpr int lanes = sizeof(V) / sizeof(v[0]);
 #if __has_builtin(__builtin_shufflevector)
-  auto a = Op::of(__builtin_shufflevector(v, v, 0, 1, 2, 3, 4, 5, 6, 7), __builtin_shufflevector(v, v, 8, 9, 10, 11, 12, 13, 14, 15));
-  auto b = Op::of(__builtin_shufflevector(a, a, 0, 1, 2, 3), __builtin_shufflevector(a, a, 4, 5, 6, 7));
-  return Op::template of<T>(Op::template of<T>(b[0], b[1]), Op::template of<T>(b[2], b[3]));
+  if constexpr (lanes == 16) {
+    return lanes_fold<Op>(Op::of(__builtin_shufflevector(v, v, 0, 1, 2, 3, 4, 5, 6, 7),
+                                 __builtin_shufflevector(v, v, 8, 9, 10, 11, 12, 13, 14, 15)));
+  } else if constexpr (lanes == 8) {
+    return lanes_fold<Op>(Op::of(__builtin_shufflevector(v, v, 0, 1, 2, 3), __builtin_shufflevector(v, v, 4, 5, 6, 7)));
+  } else {
+    V pairs = Op::of(v, __builtin_shufflevector(v, v, 1, 0, 3, 2));
+    return Op::of(pairs, __builtin_shufflevector(pairs, pairs, 2, 3, 0, 1))[0];
+  }
 #else
-  T t[16];
-  __builtin_memcpy(t, &v, sizeof t);
-  for (int width = 8; width > 0; width /= 2)
-    for (int l = 0; l < width; ++l) t[l] = Op::template of<T>(t[l], t[l + width]);
-  return t[0];
+  for (int width = lanes / 2; width > 0; width /= 2)
+    for (int l = 0; l < width; ++l) v[l] = Op::of(v[l], v[l + width]);
+  return v[0];
 #endif
 }
+template <class Op, class T> struct Lanes {
+  static constexpr int per_vector = VECTOR_BYTES / sizeof(T), vectors = 16 / per_vector;
+  typedef T V __attribute__((vector_size(VECTOR_BYTES)));
+  typedef T InMemory __attribute__((vector_size(VECTOR_BYTES), aligned(sizeof(T)), may_alias));
+  V of[vectors];
+  MEMBER Lanes(T identity) {
+#pragma GCC unroll 4
+    for (int k = 0; k < vectors; ++k) of[k] = V{} + identity;
+  }
+  MEMBER static V at(const T* p, int k) { return *(const InMemory*)(p + k * per_vector); }
+  MEMBER void take(const T* p) {
+#pragma GCC unroll 4
+    for (int k = 0; k < vectors; ++k) of[k] = Op::of(of[k], at(p, k));
+  }
+  MEMBER T fold() const {
+    V all = of[0];
+#pragma GCC unroll 4
+    for (int k = 1; k < vectors; ++k) all = Op::of(all, of[k]);
+    return lanes_fold<Op>(all);
+  }
+};
+// maximum or minimum of float, NaN once one of them is: no comparison of them then waits for the one before
+template <class Op> struct LanesOrNan {
+  Lanes<Op, float> best;
+  Lanes<LanesOr, i32> nan;
+  MEMBER LanesOrNan(float identity) : best(identity), nan(0) {}
+  MEMBER void take(const float* p) {
+    best.take(p);
+#pragma GCC unroll 4
+    for (int k = 0; k < best.vectors; ++k) nan.of[k] |= best.at(p, k) != best.at(p, k);
+  }
+  MEMBER float fold() const { return nan.fold() ? __builtin_nanf("") : best.fold(); }
+};
