@@ -16,7 +16,7 @@ from treadle_codegen import CodegenOptions, compile_graph
 from treadle_codegen.lower import lower_graph
 from treadle_codegen.schedule.fuse import fuse
 from treadle_codegen.schedule.kernel import Kernel
-from treadle_codegen.targets.cpp import build
+from treadle_codegen.targets.cpp import build, chunks
 from treadle_codegen.targets.cpp.chunks import rows_with_tails, why_not_chunks
 from treadle_codegen.targets.cpp.processor import processor_line
 
@@ -32,9 +32,10 @@ def kernel_of(fn: Callable[..., torch.Tensor], *inputs: torch.Tensor) -> Kernel:
     return node.item
 
 
-def reason(fn: Callable[..., torch.Tensor], *inputs: torch.Tensor, parallel: bool = False) -> str | None:
+def reasons(fn: Callable[..., torch.Tensor], *inputs: torch.Tensor, parallel: bool = False) -> list[str | None]:
+    """For each section of the kernel why it is not walked in chunks."""
     kernel = kernel_of(fn, *inputs)
-    return why_not_chunks(kernel, kernel.sections[-1], parallel=parallel)
+    return [why_not_chunks(kernel, section, parallel=parallel) for section in kernel.sections]
 
 
 def softmax(x: torch.Tensor) -> torch.Tensor:
@@ -42,35 +43,58 @@ def softmax(x: torch.Tensor) -> torch.Tensor:
 
 
 REASONS = {
-    "all of it": (softmax, torch.randn(8, 9), "all of it is left over"),
-    "a long row of exponentials": (softmax, torch.randn(3, 1021), "a long row of expensive elements"),
+    "a part of a chunk": (lambda x: x.sum(1), torch.randn(8, 7), "most of a chunk would be masked"),
+    "a long row of exponentials": (lambda x: x.exp().sum(1), torch.randn(3, 1021), "a long row of expensive elements"),
     "elements alone": (lambda x: x[:, 1:].exp() + 1, torch.randn(8, 18), None),
-    "doubles": (softmax, torch.randn(8, 49).double(), "elements of other widths"),
+    "bytes": (lambda x: x.amax(1), torch.ones(8, 49, dtype=torch.int8), "elements of one byte"),
     "strided": (lambda x: x.t().sum(1), torch.randn(49, 8), "elements that lie apart"),
-    "positions": (lambda x: x.argmax(1), torch.randn(8, 49), "elements of other widths"),
-    "no outer loop": (lambda x: x.sum(), torch.randn(49), "a single long loop"),
+    "positions": (lambda x: x.argmax(1), torch.randn(8, 49), "positions are reduced"),
+    "several axes": (lambda x: x[:, 1:, 1:].sum((1, 2)), torch.randn(8, 18, 18), "rows of a larger loop nest"),
 }
 
 
 @pytest.mark.parametrize("name", REASONS)
 def test_when_the_compilers_loop_is_as_good(name: str) -> None:
     fn, x, wanted = REASONS[name]
-    found = reason(fn, x)
+    (found,) = reasons(fn, x)
     assert found is not None and (wanted is None or wanted in found)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.int64])
 @pytest.mark.parametrize("columns", [17, 48, 49, 127, 200])
-def test_rows_are_walked_in_chunks(columns: int) -> None:
-    assert reason(softmax, torch.randn(8, columns)) is None
-    assert reason(softmax, torch.randn(8, columns), parallel=True) is not None
+def test_rows_are_added_up_in_chunks(columns: int, dtype: torch.dtype) -> None:
+    x = torch.ones(8, columns, dtype=dtype)
+    assert reasons(lambda x: x.amax(1), x) == [None]
+
+
+def test_a_single_long_loop_is_walked_in_chunks_where_the_compiler_keeps_one_short_vector(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    x = torch.randn(4999)
+    for flags, wanted in (("fpu avx avx2", None), ("fpu avx avx2 avx512f", "a single long loop")):
+        monkeypatch.setattr(chunks, "processor_identity", lambda flags=flags: flags)
+        (found,) = reasons(lambda x: x.sum(), x)
+        assert found is None if wanted is None else found is not None and wanted in found
+    (shared,) = reasons(lambda x: x.sum(), x, parallel=True)
+    assert shared is not None and "threads share" in shared
+
+
+def test_only_sections_that_add_up_are_walked_in_chunks() -> None:
+    *adds_up, divides = reasons(softmax, torch.randn(8, 49))
+    assert not any(adds_up) and divides is not None and "elements alone" in divides
 
 
 def test_rows_that_every_section_walks_have_a_tail() -> None:
-    kernel = kernel_of(softmax, torch.randn(8, 49))
-    (row,) = (name for name, local in kernel.locals.items() if local.is_row)
-    assert rows_with_tails(kernel, parallel=False) == {row}
-    even = kernel_of(softmax, torch.randn(8, 48))
-    assert rows_with_tails(even, parallel=False) == set()
+    def entropy(x: torch.Tensor) -> torch.Tensor:
+        return -(x.softmax(1) * x.log_softmax(1)).sum(1)
+
+    for dtype, lanes in ((torch.float32, 16), (torch.float64, 8)):
+        found = rows_with_tails(kernel_of(entropy, torch.randn(8, 49, dtype=dtype)), parallel=False)
+        assert found and set(found.values()) == {lanes}
+    assert rows_with_tails(kernel_of(entropy, torch.randn(8, 48)), parallel=False) == {}
+    assert (
+        rows_with_tails(kernel_of(softmax, torch.randn(8, 49)), parallel=False) == {}
+    )  # read by a loop of the compiler
 
 
 CASES: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
@@ -80,6 +104,7 @@ CASES: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "maximum": lambda x: x.amax(1) - x.amin(1),
     "any and all": lambda x: (x > 2).any(1) | (x < 0).all(1),
     "variance": lambda x: x.var(1),
+    "entropy": lambda x: -(x.softmax(1) * x.log_softmax(1)).sum(1),
 }
 
 
@@ -128,13 +153,34 @@ def test_maxima_are_compared_in_vectors(name: str, columns: int, instruction_set
     assert SCALAR.findall(assembly) == []
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("name", CASES)
-@pytest.mark.parametrize("columns", [16, 17, 31, 33, 127])
-def test_chunks_agree_with_eager(name: str, columns: int, cache: Path) -> None:
-    x = torch.randn(5, columns)
+@pytest.mark.parametrize("columns", [9, 16, 17, 31, 33, 127])
+def test_chunks_agree_with_eager(name: str, columns: int, dtype: torch.dtype, cache: Path) -> None:
+    if name == "product" and dtype.itemsize == 2:
+        pytest.skip("a product of a hundred rounded numbers")
+    x = torch.randn(5, columns).to(dtype)
     options = CodegenOptions(cache_dir=cache, threads=1)
     (y,) = compile_graph(capture(CASES[name], [x]), [x], options=options)(x)
-    torch.testing.assert_close(y, CASES[name](x))
+    tolerance = {} if dtype.itemsize > 2 else {"rtol": 2e-2, "atol": 2e-2}
+    torch.testing.assert_close(y, CASES[name](x), **tolerance)
+
+
+INTEGERS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "sum": lambda x: (x * 2 + 1).sum(1, dtype=x.dtype),
+    "maximum": lambda x: x.amax(1) - x.amin(1),
+    "any": lambda x: (x > 2).any(1),
+}
+
+
+@pytest.mark.parametrize("dtype", [torch.int64, torch.int32, torch.int16])
+@pytest.mark.parametrize("name", INTEGERS)
+@pytest.mark.parametrize("columns", [9, 17, 33, 127])
+def test_chunks_of_integers_agree_with_eager(name: str, columns: int, dtype: torch.dtype, cache: Path) -> None:
+    x = torch.randint(-9, 9, (5, columns)).to(dtype)
+    options = CodegenOptions(cache_dir=cache, threads=1)
+    (y,) = compile_graph(capture(INTEGERS[name], [x]), [x], options=options)(x)
+    torch.testing.assert_close(y, INTEGERS[name](x), rtol=0, atol=0)
 
 
 def test_the_last_chunk_is_masked(cache: Path) -> None:

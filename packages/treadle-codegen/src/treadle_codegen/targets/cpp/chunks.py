@@ -1,12 +1,13 @@
-"""Innermost loops of reductions in chunks of 16 lanes, the last chunk under a mask; reductions in vectors of 16 accumulators.
+"""Innermost loops of reductions in chunks, the last chunk under a mask; reductions in vectors of as many accumulators.
 
-    for j0 < n: v1 += b0[j0 + n*o0]        becomes, m being n rounded down to a multiple of 16,
+    for j0 < n: v1 += b0[j0 + n*o0]        becomes for float32, m being n rounded down to a multiple of 16,
 
     for c < m by 16: lanes v1 += b0[c ... c + 15];   if m < n: lanes v1 += (l < n - m ? b0[m + l] : 0);   sum of the lanes
 
-The compiler's own loop finishes what is left over in steps of 8, 4 and 1 and adds up 16 lanes one by one. Layer norm, softmax and
-`logsumexp` of 200,000 elements in rows of 128 take 33, 88 and 96 us in chunks, 54, 101 and 120 us without; sums of squares in rows of 32
-take 16 us in chunks and 34 without; in rows of 768 and more it is 0 - 15 % (one thread, AVX-512).
+The compiler's own loop finishes what is left over in steps of 8, 4 and 1, keeps one vector of accumulators and adds up its lanes one by
+one. Of 200,000 elements with one thread (AVX-512), in chunks and without: layer norm of rows of 128 takes 33 and 54 us, `logsumexp` of
+rows of 9 takes 523 and 1228, layer norm of bfloat16 in rows of 49 takes 117 and 331, maxima of int64 in rows of 17 take 32 and 134; in
+long rows it is 0 - 15 %.
 """
 
 from __future__ import annotations
@@ -17,12 +18,15 @@ from treadle_codegen.ir.loops import Instr, IntLike, Load, Loop
 from treadle_codegen.ir.ops import OPS, Cost
 from treadle_codegen.schedule.access import loop_reads, loop_writes, split_index, step_along
 from treadle_codegen.schedule.kernel import Kernel, Section, linear_coefficients_of
+from treadle_codegen.targets.cpp.build import processor_identity
 from treadle_codegen.targets.cpp.ops import C_TYPES, MEMORY_TYPES, constant, read_memory, write_memory
 from treadle_codegen.targets.cpp.section import BLOCK, IDENTITY, Accumulator, SectionPrinter, worst
 from treadle_codegen.targets.renderer import split_at_reduce
 from treadle_shapes.expr import Expr
 
-LANES = 16  # two or more vectors on processors with shorter ones
+_CHUNK_BYTES = 64  # of the narrowest elements; two or more vectors on processors with shorter ones
+_WIDTHS = frozenset((2, 4, 8))
+MOST_LANES = _CHUNK_BYTES // min(_WIDTHS)
 _LONG_ROW = 768
 _COMBINE = {
     "sum": "LanesSum",
@@ -40,18 +44,21 @@ def why_not_chunks(kernel: Kernel, section: Section, *, parallel: bool) -> str |
         return "no loop, or one that threads share"
     row = section.axes[-1]
     extent = row.extent
-    if isinstance(extent, int) and extent < LANES:
-        return "all of it is left over"
+    widths = _widths(section)
+    if not widths or not widths <= _WIDTHS:
+        return "elements of one byte, of which a chunk would take four vectors of what is computed from them"
+    if isinstance(extent, int) and 2 * extent < _CHUNK_BYTES // min(widths):
+        return "most of a chunk would be masked"
     if len(section.axes) > 1:
         return "rows of a larger loop nest"
-    if not kernel.outer:
-        return "a single long loop"
+    if not kernel.outer and " avx512f" in processor_identity():
+        return "a single long loop, of which the compiler adds up one vector, too"
     if isinstance(extent, int) and extent > _LONG_ROW and any(map(_is_hard, kernel.loops)):
         return (
             "a long row of expensive elements: the compiler computes several vectors at once, and little is left over"
         )
-    if not any(loop.reduce_axes for loop in kernel.loops):
-        return "elements alone: nothing is added up, and what is left over costs no more than a chunk"
+    if not any(member.reduce_axes for member in section.members):
+        return "elements alone: nothing is added up, and what is left over costs less than a chunk under a mask"
     reads = [a.index for member in section.members for a in loop_reads(member)]
     steps = {step_along(index, row) for index in reads} - {0}
     if steps and None not in steps and 1 not in steps:
@@ -60,36 +67,46 @@ def why_not_chunks(kernel: Kernel, section: Section, *, parallel: bool) -> str |
         for instr in member.body[: split_at_reduce(member) or None]:
             if instr.op in ("indirect_load", "indirect_store") or (instr.op == "store" and instr.attr.mode == "add"):
                 return "memory is addressed through data or added to"
-            in_memory = instr.op in ("load", "masked_load", "store")
-            if (
-                instr.dtype is not torch.float32
-                and instr.op != "const"
-                and (in_memory or instr.dtype is not torch.bool)
-            ):
-                return "elements of other widths, for which the compiler does not vectorise 16 lanes"
             if instr.op == "reduce" and instr.attr not in _COMBINE:
                 return "positions are reduced"
     return None
 
 
-def _leaves_over(extent: IntLike) -> bool:
-    return not isinstance(extent, int) or extent % LANES != 0
+def _widths(section: Section) -> set[int]:
+    """Bytes of the elements that a section loads, computes and stores. Bools between them take the width of what they are computed from."""
+    widths = set()
+    for member in section.members:
+        for instr in member.body[: split_at_reduce(member) or None]:
+            in_memory = instr.op in ("load", "masked_load", "store")
+            if instr.op != "const" and (in_memory or instr.dtype is not torch.bool):
+                widths.add(instr.dtype.itemsize)
+    return widths
+
+
+def _lanes(section: Section) -> int:
+    """Elements of a chunk of a section for which `why_not_chunks` is None."""
+    return _CHUNK_BYTES // min(_widths(section))
+
+
+def _leaves_over(extent: IntLike, lanes: int) -> bool:
+    return not isinstance(extent, int) or extent % lanes != 0
 
 
 def _is_hard(loop: Loop) -> bool:
     return any(OPS[instr.op].cost >= Cost.TRANSCENDENTAL for instr in loop.body[: split_at_reduce(loop) or None])
 
 
-def rows_with_tails(kernel: Kernel, *, parallel: bool) -> set[str]:
-    """Rows that every section walks from end to end in chunks: what is left over has a place of its own.
+def rows_with_tails(kernel: Kernel, *, parallel: bool) -> dict[str, int]:
+    """Rows that every section walks from end to end in chunks, with the lanes of these: what is left over has a place of its own.
 
     Stored and loaded in full vectors there; a load under a mask would wait for a store under a mask to reach the cache.
     """
     outer = [axis.symbol for axis in kernel.outer]
-    found = {name for name, local in kernel.locals.items() if local.is_row and _leaves_over(local.length)}
+    found: dict[str, int | None] = {name: None for name, local in kernel.locals.items() if local.is_row}
     for section in kernel.sections if found else ():
         over = parallel and not kernel.outer and not any(member.reduce_axes for member in section.members)
         chunked = len(section.axes) == 1 and why_not_chunks(kernel, section, parallel=over) is None
+        lanes = _lanes(section) if chunked else 1
         for member in section.members:
             for access in (*loop_reads(member), *loop_writes(member)):
                 if access.buffer not in found:
@@ -97,9 +114,12 @@ def rows_with_tails(kernel: Kernel, *, parallel: bool) -> set[str]:
                 local = kernel.locals[access.buffer]
                 split = None if access.index is None else split_index(access.index, outer)
                 walks = chunked and split is not None and split[1] - local.start == section.axes[0].symbol
-                if not walks or section.axes[0].extent != local.length:
-                    found.discard(access.buffer)
-    return found
+                walks = walks and section.axes[0].extent == local.length and _leaves_over(local.length, lanes)
+                if walks and found[access.buffer] in (None, lanes):
+                    found[access.buffer] = lanes
+                else:
+                    del found[access.buffer]
+    return {name: lanes for name, lanes in found.items() if lanes is not None}
 
 
 class ChunkPrinter(SectionPrinter):
@@ -108,14 +128,15 @@ class ChunkPrinter(SectionPrinter):
     def write(self) -> None:
         writer, axis = self.writer, self.section.axes[-1]
         extent = writer.index(axis.extent)
+        self.lanes = _lanes(self.section)
         self._declare_lanes()
         at = writer.fresh()
-        if not _leaves_over(axis.extent):
+        if not _leaves_over(axis.extent, self.lanes):
             self._write_whole(at, extent)
             self._finish()
             return
         whole, left = writer.fresh(), writer.fresh()
-        writer.line(f"const i64 {whole} = ({extent}) & ~{LANES - 1}LL;")
+        writer.line(f"const i64 {whole} = ({extent}) & ~{self.lanes - 1}LL;")
         writer.line(f"i32 {left} = (i32)(({extent}) - {whole});")
         writer.line(f'__asm__("" : "+r"({left}));  // a known number of lanes would be unrolled into scalars')
         self._write_whole(at, whole)
@@ -132,18 +153,17 @@ class ChunkPrinter(SectionPrinter):
                 if instr.op != "reduce":
                     continue
                 acc = Accumulator(instr.attr, self.writer.fresh(), loop.body[instr.args[0]].dtype)
-                if acc.kind == "sum" and not (isinstance(extent, int) and extent <= BLOCK):
+                is_long = not (isinstance(extent, int) and extent <= BLOCK)
+                if acc.kind == "sum" and acc.dtype.is_floating_point and is_long:
                     acc.total = acc.name + "t"
                     self.writer.line(f"double {acc.total} = 0;")
-                self.writer.line(f"{self._lanes(acc)} {acc.name}({self._identity(acc)});")
+                self.writer.line(f"{self._type(acc)} {acc.name}({self._identity(acc)});")
                 self.accumulators[(m, k)] = acc
 
-    @staticmethod
-    def _lanes(acc: Accumulator) -> str:
-        """The type of 16 accumulators."""
-        combine = _COMBINE[acc.kind]
+    def _type(self, acc: Accumulator) -> str:
+        """The type of as many accumulators as there are lanes."""
         is_nan_once_one_is = acc.kind in ("max", "min") and acc.dtype.is_floating_point
-        return f"LanesOrNan<{combine}>" if is_nan_once_one_is else f"Lanes<{combine}, {acc.c_type}>"
+        return f"{'LanesOrNan' if is_nan_once_one_is else 'Lanes'}<{_COMBINE[acc.kind]}, {acc.c_type}, {self.lanes}>"
 
     @staticmethod
     def _identity(acc: Accumulator) -> str:
@@ -160,18 +180,18 @@ class ChunkPrinter(SectionPrinter):
             writer.line("for (;;) {")
             writer.depth += 1
             writer.line(f"const i64 {end} = {at} + {BLOCK} < {whole} ? {at} + {BLOCK} : {whole};")
-        writer.line(f"for (; {at} < {end}; {at} += {LANES}) {{")
+        writer.line(f"for (; {at} < {end}; {at} += {self.lanes}) {{")
         writer.depth += 1
         self._write_chunk(at, None)
         writer.close(1)
         if totals:
             writer.line(f"if ({at} >= {whole}) break;")
             for acc in totals:
-                writer.line(f"{acc.total} += {acc.name}.fold(); {acc.name} = {self._lanes(acc)}(0);")
+                writer.line(f"{acc.total} += {acc.name}.fold(); {acc.name} = {self._type(acc)}(0);")
             writer.close(1)
 
     def _write_chunk(self, start: str, left: str | None) -> None:
-        """16 lanes from `start` on, all of them or the first `left`."""
+        """A chunk from `start` on, all of them or the first `left`."""
         line, name = self.writer.line, self.section.axes[-1].symbol.name
         self.masked = False
         self.inner_values.clear()  # of another chunk
@@ -179,11 +199,11 @@ class ChunkPrinter(SectionPrinter):
         direct = {} if left is not None else self._direct_loads()
         arrays = [acc for key, acc in self.accumulators.items() if key not in direct]
         for acc in arrays:
-            line(f"alignas(64) {acc.c_type} {acc.name}c[{LANES}];")
+            line(f"alignas(64) {acc.c_type} {acc.name}c[{self.lanes}];")
         self.copies = []
         before = len(self.writer.lines)
         line("#pragma omp simd")
-        line(f"for (i32 l = 0; l < {LANES}; ++l) {{")
+        line(f"for (i32 l = 0; l < {self.lanes}; ++l) {{")
         self.writer.depth += 1
         line(f"const i64 {name} = {start} + l;")
         tails = {} if left is None else self._tails()
@@ -195,7 +215,9 @@ class ChunkPrinter(SectionPrinter):
             self._instructions(m, loop, 0, split_at_reduce(loop) if loop.reduce_axes else len(loop.body), outer=False)
         self.writer.close(1)
         indent = "  " * self.writer.depth
-        self.writer.lines[before:before] = [f"{indent}alignas(64) {t} {array}[{LANES}];" for array, t, _ in self.copies]
+        self.writer.lines[before:before] = [
+            f"{indent}alignas(64) {t} {array}[{self.lanes}];" for array, t, _ in self.copies
+        ]
         for array, _, place in self.copies:
             line(f"{{ const i64 {name} = {start}; __builtin_memcpy(&{place}, {array}, {left} * sizeof *{array}); }}")
         for key, acc in self.accumulators.items():
@@ -232,7 +254,7 @@ class ChunkPrinter(SectionPrinter):
         if buffer in self.writer.tails:
             self.writer.line(f"{self.writer.param(buffer)}t[l] = {value};")
         elif local is None and self._steps_by_one(index):
-            # A store under a mask counts as one of all 16 lanes to loads of the next row at the same place of another page.
+            # A store under a mask counts as one of all lanes to loads of the next row at the same place of another page.
             array = self.writer.fresh()
             self.copies.append((array, MEMORY_TYPES[instr.dtype], self._place(buffer, index)))
             self.writer.line(f"{array}[l] = {value};")
@@ -246,17 +268,17 @@ class ChunkPrinter(SectionPrinter):
 
     def _text(self, loop: Loop, instr: Instr, args: tuple[str, ...], *, outer: bool) -> str:
         if self.masked and instr.op == "load":
-            return f"on ? ({self._read_where('on', instr.attr, instr.dtype)}) : 0.0f"
+            return f"on ? ({self._read_where('on', instr.attr, instr.dtype)}) : 0"
         text = super()._text(loop, instr, args, outer=outer)
         masked = self.masked and instr.op == "masked_load"
-        return f"on ? ({text}) : 0.0f" if masked else text  # what is computed from it stays in range
+        return f"on ? ({text}) : 0" if masked else text  # what is computed from it stays in range
 
     def _read_where(self, condition: str, load: Load, dtype: torch.dtype) -> str:
         both = f"on && ({condition})" if self.masked and condition != "on" else condition
         return super()._read_where(both, load, dtype)
 
     def _direct_loads(self) -> dict[tuple[int, int], str]:
-        """Reduced values that are 16 neighbours in memory as they are; through an array they would be copied by memcpy's halves."""
+        """Reduced values that are neighbours in memory as they are; through an array they would be copied by memcpy's halves."""
         found = {}
         for m, k in self.accumulators:
             loop = self.section.members[m]

@@ -311,7 +311,7 @@ INLINE u16 to_f16(float x) {
 }
 #endif
 
-// 16 accumulators of a reduction, in vectors of the processor's length: of longer ones g++ compares element by element
+// Accumulators of a reduction, in vectors of the processor's length: of longer ones g++ compares element by element
 #if defined(__AVX512F__)
 #define VECTOR_BYTES 64
 #elif defined(__AVX__)
@@ -325,28 +325,35 @@ struct LanesMax { template <class V> static V of(V a, V b) { return b > a ? b : 
 struct LanesMin { template <class V> static V of(V a, V b) { return b < a ? b : a; } };
 struct LanesOr { template <class V> static V of(V a, V b) { return a | b; } };
 struct LanesAnd { template <class V> static V of(V a, V b) { return a & b; } };
-template <class Op, class V> INLINE auto lanes_fold(V v) {
-  constexpr int lanes = sizeof(V) / sizeof(v[0]);
+template <class Op, class T, class V> INLINE T lanes_fold(V v) {
+  constexpr int lanes = sizeof(V) / sizeof(T);
 #if __has_builtin(__builtin_shufflevector)
-  if constexpr (lanes == 16) {
-    return lanes_fold<Op>(Op::of(__builtin_shufflevector(v, v, 0, 1, 2, 3, 4, 5, 6, 7),
+  if constexpr (lanes == 32) {
+    typedef T Half __attribute__((vector_size(sizeof(V) / 2)));
+    Half halves[2];
+    __builtin_memcpy(halves, &v, sizeof v);
+    return lanes_fold<Op, T>(Op::of(halves[0], halves[1]));
+  } else if constexpr (lanes == 16) {
+    return lanes_fold<Op, T>(Op::of(__builtin_shufflevector(v, v, 0, 1, 2, 3, 4, 5, 6, 7),
                                  __builtin_shufflevector(v, v, 8, 9, 10, 11, 12, 13, 14, 15)));
   } else if constexpr (lanes == 8) {
-    return lanes_fold<Op>(Op::of(__builtin_shufflevector(v, v, 0, 1, 2, 3), __builtin_shufflevector(v, v, 4, 5, 6, 7)));
+    return lanes_fold<Op, T>(Op::of(__builtin_shufflevector(v, v, 0, 1, 2, 3), __builtin_shufflevector(v, v, 4, 5, 6, 7)));
+  } else if constexpr (lanes == 2) {
+    return Op::template of<T>(v[0], v[1]);
   } else {
     V pairs = Op::of(v, __builtin_shufflevector(v, v, 1, 0, 3, 2));
     return Op::of(pairs, __builtin_shufflevector(pairs, pairs, 2, 3, 0, 1))[0];
   }
 #else
   for (int width = lanes / 2; width > 0; width /= 2)
-    for (int l = 0; l < width; ++l) v[l] = Op::of(v[l], v[l + width]);
+    for (int l = 0; l < width; ++l) v[l] = Op::template of<T>(v[l], v[l + width]);
   return v[0];
 #endif
 }
-template <class Op, class T> struct Lanes {
-  static constexpr int per_vector = VECTOR_BYTES / sizeof(T), vectors = 16 / per_vector;
-  typedef T V __attribute__((vector_size(VECTOR_BYTES)));
-  typedef T InMemory __attribute__((vector_size(VECTOR_BYTES), aligned(sizeof(T)), may_alias));
+template <class Op, class T, int lanes> struct Lanes {
+  static constexpr int bytes = std::min<int>(VECTOR_BYTES, lanes * sizeof(T)), per_vector = bytes / sizeof(T), vectors = lanes / per_vector;
+  typedef T V __attribute__((vector_size(bytes)));
+  typedef T InMemory __attribute__((vector_size(bytes), aligned(sizeof(T)), may_alias));
   V of[vectors];
   MEMBER Lanes(T identity) {
 #pragma GCC unroll 4
@@ -361,18 +368,22 @@ template <class Op, class T> struct Lanes {
     V all = of[0];
 #pragma GCC unroll 4
     for (int k = 1; k < vectors; ++k) all = Op::of(all, of[k]);
-    return lanes_fold<Op>(all);
+    return lanes_fold<Op, T>(all);
   }
 };
-// maximum or minimum of float, NaN once one of them is: no comparison of them then waits for the one before
-template <class Op> struct LanesOrNan {
-  Lanes<Op, float> best;
-  Lanes<LanesOr, i32> nan;
-  MEMBER LanesOrNan(float identity) : best(identity), nan(0) {}
-  MEMBER void take(const float* p) {
+// maximum or minimum of floating-point numbers, NaN once one of them is: no comparison of them then waits for the one before
+template <class T> struct AsWide { typedef i32 type; };
+template <> struct AsWide<double> { typedef i64 type; };
+template <class Op, class T, int lanes> struct LanesOrNan {
+  typedef typename AsWide<T>::type Flag;
+  typedef Flag Flags __attribute__((vector_size(Lanes<Op, T, lanes>::bytes)));
+  Lanes<Op, T, lanes> best;
+  Lanes<LanesOr, Flag, lanes> nan;
+  MEMBER LanesOrNan(T identity) : best(identity), nan(0) {}
+  MEMBER void take(const T* p) {
     best.take(p);
 #pragma GCC unroll 4
-    for (int k = 0; k < best.vectors; ++k) nan.of[k] |= best.at(p, k) != best.at(p, k);
+    for (int k = 0; k < best.vectors; ++k) nan.of[k] |= (Flags)(best.at(p, k) != best.at(p, k));
   }
-  MEMBER float fold() const { return nan.fold() ? __builtin_nanf("") : best.fold(); }
+  MEMBER T fold() const { return nan.fold() ? (T)__builtin_nanf("") : best.fold(); }
 };

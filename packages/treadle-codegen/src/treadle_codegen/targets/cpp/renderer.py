@@ -17,7 +17,7 @@ from treadle_codegen.schedule.access import axis_ranges, loop_reads, loop_writes
 from treadle_codegen.schedule.kernel import Kernel, LocalBuffer, Section
 from treadle_codegen.schedule.positions import checks_positions
 from treadle_codegen.targets.cpp.build import compile_flags
-from treadle_codegen.targets.cpp.chunks import LANES, ChunkPrinter, rows_with_tails, why_not_chunks
+from treadle_codegen.targets.cpp.chunks import MOST_LANES, ChunkPrinter, rows_with_tails, why_not_chunks
 from treadle_codegen.targets.cpp.columns import column_printer, why_not_columns
 from treadle_codegen.targets.cpp.load_unit import load_unit, threads_of
 from treadle_codegen.targets.cpp.numbers import render_numbers
@@ -59,7 +59,9 @@ class KernelWriter:
     written: set[str] = field(default_factory=set)
     ranges: dict[Symbol, Range] = field(default_factory=dict)
     is_narrowed: bool = False
-    tails: set[str] = field(default_factory=set)  # rows whose last, partial chunk has a place of its own
+    tails: dict[str, int] = field(
+        default_factory=dict
+    )  # rows, with the lanes of their chunks, whose last, partial chunk has a place of its own
     checks_bounds: bool = False
     why_not_constant: str | None = None  # why results might depend on which of the numbers are constants
     depth: int = 1
@@ -295,7 +297,8 @@ def _write_body(writer: KernelWriter) -> None:
         open_rows(writer, parallel=parallel and not outer)
     later_reads = _read_in_later_sections(kernel)
     tails = writer.tiling.chunks and not columns and not short_rows
-    writer.tails = rows_with_tails(kernel, parallel=parallel) & later_reads if tails else set()
+    found = rows_with_tails(kernel, parallel=parallel) if tails else {}
+    writer.tails = {name: lanes for name, lanes in found.items() if name in later_reads}
     for name, local in kernel.locals.items():
         if name in later_reads and local.is_row:
             _declare_row(writer, name, local)
@@ -326,22 +329,26 @@ def _printer_of(writer: KernelWriter, section: Section, *, parallel: bool) -> ty
 def _declare_row(writer: KernelWriter, buffer: str, local: LocalBuffer) -> None:
     """The array of a row that stays inside the kernel; a row of unknown length that does not fit one lies in memory."""
     ctype, name = MEMORY_TYPES[writer.buffers[buffer].dtype], writer.param(buffer)
+    lanes = writer.tails.get(buffer)
     if local.most is None:
         assert isinstance(local.length, int)
-        writer.line(f"alignas(64) {ctype} {name}[{-(-local.length // LANES) * LANES}];")
-        if buffer in writer.tails:
-            writer.line(f"{ctype}* const {name}t = {name} + {local.length // LANES * LANES};")
+        writer.line(f"alignas(64) {ctype} {name}[{_whole_chunks(local.length)}];")
+        if lanes is not None:
+            writer.line(f"{ctype}* const {name}t = {name} + {local.length // lanes * lanes};")
         return
-    most = -(-local.most // LANES) * LANES  # full vectors at the end
-    writer.line(f"alignas(64) {ctype} {name}a[{most}];")
+    writer.line(f"alignas(64) {ctype} {name}a[{_whole_chunks(local.most)}];")
     row = f"{writer.row_param(buffer)} + {writer.index(local.row)}"
     length = writer.index(local.length)
     writer.line(f"{ctype}* __restrict__ const {name} = {length} <= {local.most} ? {name}a : {row};")
-    if buffer in writer.tails:
-        writer.line(f"alignas(64) {ctype} {name}s[{LANES}];")
+    if lanes is not None:
+        writer.line(f"alignas(64) {ctype} {name}s[{lanes}];")
         writer.line(
-            f"{ctype}* const {name}t = {length} <= {local.most} ? {name}a + (({length}) & ~{LANES - 1}LL) : {name}s;"
+            f"{ctype}* const {name}t = {length} <= {local.most} ? {name}a + (({length}) & ~{lanes - 1}LL) : {name}s;"
         )
+
+
+def _whole_chunks(length: int) -> int:
+    return -(-length // MOST_LANES) * MOST_LANES
 
 
 def _read_in_later_sections(kernel: Kernel) -> set[str]:
