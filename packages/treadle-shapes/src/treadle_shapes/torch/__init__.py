@@ -43,6 +43,7 @@ from treadle_shapes.torch.inference_mode import (
 )
 from treadle_shapes.torch.kept_calls import environment as fake_call_environment
 from treadle_shapes.torch.kept_calls import keep_fake_calls, save_fake_calls, sources_in, states_of
+from treadle_shapes.torch.light_imports import check_with
 from treadle_shapes.torch.operators import (
     Cost,
     ElementUse,
@@ -134,6 +135,7 @@ __all__ = [
     "generator_state",
     "replay_of",
     "ask_kernel",
+    "check_with",
     "checked_state",
     "drawing",
     "enter_inference_mode",

@@ -52,17 +52,20 @@ def import_lazily(name: str, *args: Any, **kwargs: Any) -> Any:
     return builtins.__import__(name, *args, **kwargs)
 
 
+_check_with: Callable[..., None] = torch._check_with  # type: ignore[attr-defined]
+
+
+@functools.wraps(_check_with)
+def check_with(error_type: Any, cond: Any, message: Any) -> None:
+    """`torch._check_with`, which does nothing for True, as PyTorch's own after the import."""
+    if cond is not True:
+        _check_with(error_type, cond, message)
+
+
 def pass_what_holds() -> None:
-    """Let ``torch._check`` and its kind do nothing for True, as PyTorch does after the import."""
+    """Let ``torch._check`` and its kind call `check_with`."""
     module: Any = torch
-    original: Callable[..., None] = module._check_with
-
-    @functools.wraps(original)
-    def check_with(error_type: Any, cond: Any, message: Any) -> None:
-        if cond is not True:
-            original(error_type, cond, message)
-
     module._check_with = check_with
 
 
-__all__ = ["import_lazily", "pass_what_holds"]
+__all__ = ["check_with", "import_lazily", "pass_what_holds"]

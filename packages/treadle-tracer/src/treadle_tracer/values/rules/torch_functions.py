@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.utils._python_dispatch import return_and_correct_aliasing
 
+from treadle_shapes.torch import check_with
 from treadle_tracer.errors import Unsupported
 from treadle_tracer.values import differentiation, unbacked
 from treadle_tracer.values.arrays import ArrayValue
@@ -114,7 +115,7 @@ _CHECKS = {
 
 RULES = (
     *[Rule(function, _check(error)) for name, error in _CHECKS.items() for function in members("torch", name)],
-    Rule(torch._check_with, _check_with),
+    *[Rule(function, _check_with) for function in {torch._check_with, check_with}],
     *[Rule(f, _constrain(0)) for f in members("torch", "_check_is_size sym_constrain_range_for_size")],
     *[Rule(f, _constrain(None)) for f in members("torch", "sym_constrain_range")],
     Rule(torch.autograd.Function.apply.__func__, autograd_functions.apply),  # type: ignore[attr-defined]
