@@ -18,7 +18,6 @@ from treadle_codegen.ir.loops import Instr, IntLike, Load, Loop
 from treadle_codegen.ir.ops import OPS, Cost
 from treadle_codegen.schedule.access import loop_reads, loop_writes, split_index, step_along
 from treadle_codegen.schedule.kernel import Kernel, Section, linear_coefficients_of
-from treadle_codegen.targets.cpp.build import processor_identity
 from treadle_codegen.targets.cpp.ops import C_TYPES, MEMORY_TYPES, constant, read_memory, write_memory
 from treadle_codegen.targets.cpp.section import BLOCK, IDENTITY, Accumulator, SectionPrinter, worst
 from treadle_codegen.targets.renderer import split_at_reduce
@@ -51,8 +50,6 @@ def why_not_chunks(kernel: Kernel, section: Section, *, parallel: bool) -> str |
         return "most of a chunk would be masked"
     if len(section.axes) > 1:
         return "rows of a larger loop nest"
-    if not kernel.outer and " avx512f" in processor_identity():
-        return "a single long loop, of which the compiler adds up one vector, too"
     if isinstance(extent, int) and extent > _LONG_ROW and any(map(_is_hard, kernel.loops)):
         return (
             "a long row of expensive elements: the compiler computes several vectors at once, and little is left over"
