@@ -356,17 +356,17 @@ template <class Op, class T, int lanes> struct Lanes {
   typedef T InMemory __attribute__((vector_size(bytes), aligned(sizeof(T)), may_alias));
   V of[vectors];
   MEMBER Lanes(T identity) {
-#pragma GCC unroll 4
+#pragma GCC unroll 16
     for (int k = 0; k < vectors; ++k) of[k] = V{} + identity;
   }
   MEMBER static V at(const T* p, int k) { return *(const InMemory*)(p + k * per_vector); }
   MEMBER void take(const T* p) {
-#pragma GCC unroll 4
+#pragma GCC unroll 16
     for (int k = 0; k < vectors; ++k) of[k] = Op::of(of[k], at(p, k));
   }
   MEMBER T fold() const {
     V all = of[0];
-#pragma GCC unroll 4
+#pragma GCC unroll 16
     for (int k = 1; k < vectors; ++k) all = Op::of(all, of[k]);
     return lanes_fold<Op, T>(all);
   }
@@ -382,7 +382,7 @@ template <class Op, class T, int lanes> struct LanesOrNan {
   MEMBER LanesOrNan(T identity) : best(identity), nan(0) {}
   MEMBER void take(const T* p) {
     best.take(p);
-#pragma GCC unroll 4
+#pragma GCC unroll 16
     for (int k = 0; k < best.vectors; ++k) nan.of[k] |= (Flags)(best.at(p, k) != best.at(p, k));
   }
   MEMBER T fold() const { return nan.fold() ? (T)__builtin_nanf("") : best.fold(); }
