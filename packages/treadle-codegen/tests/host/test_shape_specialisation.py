@@ -115,7 +115,7 @@ def test_kernels_whose_bits_might_change_keep_their_numbers(cache: Path) -> None
     graph, inputs_at, _ = case("positions", cache)
     graph(*inputs_at(5, 40))
     assert any(kernel.why_not_constant and "sin" in kernel.why_not_constant for kernel in graph.kernels)
-    total = compile_dynamic(lambda x: (x * x).sum(), PLAIN, (6, 37), cache)
+    total = compile_dynamic(lambda x: (x * x)[:, 1:].sum(), PLAIN, (6, 37), cache)
     assert [k.why_not_constant is None for k in total.kernels] == [False] and total.specialisation is None
 
 

@@ -28,6 +28,7 @@ CASES: dict[str, tuple[Callable[..., Any], tuple[torch.Tensor, ...]]] = {
     "columns": (lambda x: x.mean(0), (torch.randn(77, 67),)),
     "transposed": (lambda x, y: x.t() + y, (torch.randn(517, 395), torch.randn(395, 517))),
     "long sum": (lambda x: (x * 2).sum(), (torch.randn(20011),)),
+    "sum of planes": (lambda x: x.sum((0, 2)), (torch.randn(5, 3, 4000),)),
     "sums of rows": (lambda x: x.sum(1), (torch.randn(7, 1031),)),
     "extrema": (lambda x: (x.amax(1), x.amin(1)), (torch.randn(7, 2047),)),
     "integers": (lambda x: x.sum(1), (torch.randint(-9, 9, (7, 515)),)),
@@ -41,6 +42,7 @@ TOLERANCES = {
     "bfloat16": {"rtol": 0.02, "atol": 0.1},
     "long sum": {"rtol": 1e-5, "atol": 1e-3},
     "sums of rows": {"rtol": 1e-5, "atol": 1e-4},
+    "sum of planes": {"rtol": 1e-5, "atol": 1e-4},
 }
 
 
@@ -77,11 +79,13 @@ def test_every_tiling_gives_the_same_values(case: str) -> None:
 
 
 def test_there_is_something_to_choose() -> None:
-    choices = {name: {str(t) for t in tilings(*CASES[name])} for name in ("rows", "columns", "transposed", "long sum")}
+    choices = {
+        name: {str(t) for t in tilings(*CASES[name])} for name in ("rows", "columns", "transposed", "sum of planes")
+    }
     assert "chunks False" in choices["rows"]
     assert "columns False" in choices["columns"]
     assert {"tile 0", "tile 32"} <= choices["transposed"]
-    assert {"streams 2", "streams 4"} <= choices["long sum"]
+    assert {"streams 2", "streams 4"} <= choices["sum of planes"]
 
 
 @pytest.mark.parametrize("kind", ["amax", "amin", "sum"])
