@@ -82,7 +82,7 @@ class _Arguments:
         if isinstance(value, ConcreteValue):
             if isinstance(
                 value.obj, _TENSOR_TYPE
-            ):  # `x.type(torch.DoubleTensor)`: the class has no name in the text of a graph
+            ):  # its name, which `x.type` takes: the class has none in the text of a graph
                 return (f"{value.obj.__module__}.{value.obj.__name__}",) * 2
             if is_numpy_scalar(value.obj):
                 return self.scalar(value.obj, (value.obj.item(),) * 2)

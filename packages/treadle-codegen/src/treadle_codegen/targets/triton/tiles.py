@@ -138,9 +138,7 @@ def _with_short_steps(tiling: Tiling, kernel: Kernel) -> Tiling:
 
 def _with_enough_warps(tiling: Tiling, kernel: Kernel) -> Tiling:
     """As many warps as leave each thread registers for what it loads of a whole row."""
-    taken = [
-        _loads(kernel, s) * n for s, n, whole in zip(kernel.sections, tiling.steps, tiling.whole, strict=True) if whole
-    ]
+    taken = [_loads(s) * n for s, n, whole in zip(kernel.sections, tiling.steps, tiling.whole, strict=True) if whole]
     registers = tiling.rows * max(taken, default=0)
     warps = tiling.num_warps
     while warps < _MAX_WARPS and registers > _ROW_REGISTERS * 32 * warps:
@@ -148,7 +146,7 @@ def _with_enough_warps(tiling: Tiling, kernel: Kernel) -> Tiling:
     return replace(tiling, num_warps=warps)
 
 
-def _loads(kernel: Kernel, section: Section) -> int:
+def _loads(section: Section) -> int:
     """How many different values are loaded for each point of a section."""
     axes = {axis.symbol for axis in section.axes}
     reads = (read for loop in section.members for read in loop_reads(loop))
