@@ -72,12 +72,15 @@ class Mutation:
     """Graph output `position` is copied into input `input` after the graph has run; eager would have changed the input `bumps` times.
 
     has_history: autograd records the copy, because the program has given the input a history.
+    has_older_views: so it is, and the program has made a view of the input before one of the changes. Where the input is itself a view,
+    of the caller's tensor, autograd lets what is computed from such a view come from that tensor, past the input.
     """
 
     input: int
     position: int
     bumps: int = 1
     has_history: bool = False
+    has_older_views: bool = False
 
 
 @dataclass(frozen=True)

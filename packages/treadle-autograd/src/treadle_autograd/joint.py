@@ -41,6 +41,7 @@ from .functional_trace import FunctionalTrace
 from .functionalise import grad_fn_of, wrap
 from .histories import functions_behind
 from .inner_gradients import differentiable_outputs
+from .later_writes import with_older_views
 from .lost_histories import why_history_is_lost
 from .random_replay import note_states
 from .refusals import call_torch, why_not_functional
@@ -386,6 +387,7 @@ def _differentiated(
     primals = tuple(job.differentiable_inputs())
     if not positions or not primals:
         return None
+    contract = with_older_views(contract, job.gm)
     n_outputs = len(job.outputs.nodes)
     sources = sources_of_outputs(job.outputs.wrappers, positions)
     cuts = {source: job.outputs.origins[source].name for below in sources.values() for source in below}

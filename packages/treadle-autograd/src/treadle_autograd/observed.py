@@ -23,6 +23,7 @@ from typing import Any
 import torch
 
 from .asked_gradients import named_inputs, node_of
+from .contract import Mutation
 from .wrapper import writing
 
 # A leaf whose node is in the graph of every `OutputNode` with sources. No gradient ever reaches it. The engine plans to execute its node in
@@ -41,10 +42,12 @@ class Observers:
 
     def watch(self, position: int, output: torch.Tensor) -> None:
         """Keep an eye on the hooks of `output`, as long as it lives and after."""
+        # Asked for first: a view that another's changes count for gets a new node now, and PyTorch crashes if it has empty hooks.
+        node: Any = output.grad_fn
         # What `Tensor.register_hook` does for the first hook. The mapping outlives the tensor.
         hooks: OrderedDict[int, Any] = OrderedDict()
         output._backward_hooks = hooks
-        output.grad_fn._register_hook_dict(output)  # type: ignore[union-attr]
+        node._register_hook_dict(output)
         self._outputs[position] = (weakref.ref(output), hooks)
 
     def alive(self) -> dict[int, torch.Tensor]:
@@ -74,8 +77,26 @@ class Observers:
 
     def _leads_to_output(self, node: Any) -> bool:
         """Whether the node is that of an output, or of an input that an output has been copied into."""
-        nodes = [] if node is None else [node, *[below for below, _ in node.next_functions]]
+        nodes = [] if node is None else _down_to_copies(node)
         return any(isinstance(n, _OUTPUT_NODE) and n.call.observers is self for n in nodes)
+
+
+def _down_to_copies(node: Any) -> list[Any]:
+    """The node of a tensor and those right below it. Copies into parts of a tensor lie on top of each other, below the node of a view."""
+    found = [node, *_below(node)]
+    copies = [n for n in found if n.name() == _COPY_INTO_PART]
+    while copies:
+        below = _below(copies.pop())
+        found += below
+        copies += [n for n in below if n.name() == _COPY_INTO_PART]
+    return found
+
+
+def _below(node: Any) -> list[Any]:
+    return [n for n, _ in node.next_functions if n is not None]
+
+
+_COPY_INTO_PART = "torch::autograd::CopySlices"
 
 
 NOBODY = Observers()
@@ -125,35 +146,43 @@ def edge_for(output: torch.Tensor) -> torch.Tensor:
 
 
 def connect(
-    call: Any, results: Sequence[Any], values: Mapping[int, torch.Tensor], written: Mapping[int, torch.Tensor]
+    call: Any,
+    results: Sequence[Any],
+    values: Mapping[int, torch.Tensor],
+    written: Mapping[int, tuple[torch.Tensor, Mutation]],
 ) -> tuple[Any, ...]:
     """Put the outputs in the place of their edges among `results`, each behind those that it is computed from.
 
     written: as in `with_histories`. What is computed from such an output is computed from the input that it is copied into.
     """
     outputs = list(results)
-    sources = call.program.joint.sources
+    call.apart = frozenset(k for k, (t, mutation) in written.items() if mutation.has_older_views and t._is_view())
+    sources = {k: [s for s in below if s not in call.apart] for k, below in call.program.joint.sources.items()}
     for position in sorted(sources, key=lambda k: len(sources[k])):  # each has more sources than any of its sources
         below = [_PROBE, *[outputs[k] for k in sources[position]]] if sources[position] else []
         outputs[position] = _apply_output_node(call, position, [values[position]], outputs[position], *below)
         if position in written:
-            outputs[position] = _with_history(outputs[position], written[position])
+            outputs[position] = _with_history(outputs[position], *written[position])
     for position in call.program.joint.cuts:
         call.observers.watch(position, outputs[position])
     return tuple(outputs)
 
 
-def with_histories(results: Sequence[Any], written: Mapping[int, torch.Tensor]) -> tuple[Any, ...]:
-    """The results with `written` in their places: the inputs that the program changes in place under autograd, by position."""
-    return tuple(_with_history(r, written[k]) if k in written else r for k, r in enumerate(results))
+def with_histories(results: Sequence[Any], written: Mapping[int, tuple[torch.Tensor, Mutation]]) -> tuple[Any, ...]:
+    """The results with `written` in their places: the inputs that the program changes in place under autograd, by position, and how
+    it does."""
+    return tuple(_with_history(r, *written[k]) if k in written else r for k, r in enumerate(results))
 
 
-def _with_history(value: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
-    """`target` with this value and its history. The version counter stays: who knows how often eager changes the input sets it."""
-    version = target._version
+def _with_history(value: torch.Tensor, target: torch.Tensor, mutation: Mutation) -> torch.Tensor:
+    """`target` with this value and its history, as many versions later as eager has it.
+
+    The copy counts as the last of the changes: a view that is changed afterwards, if only by its number, gets a new node in autograd's
+    graph, and what leads to this one would not lead there."""
+    if mutation.bumps > 1:
+        torch._C._autograd._unsafe_set_version_counter((target,), (target._version + mutation.bumps - 1,))
     with writing():
         target.copy_(value)
-    torch._C._autograd._unsafe_set_version_counter((target,), (version,))
     return target
 
 
@@ -161,5 +190,5 @@ def gradients_of_sources(call: Any, position: int, tangent: torch.Tensor) -> Seq
     """What the output at `position` sends to each of its sources, without what goes on from there to others of them."""
     joint = call.program.joint
     run = call.rerun_cut()
-    ends = [run.ends[joint.cuts[source]] for source in joint.sources[position]]
+    ends = [run.ends[joint.cuts[source]] for source in joint.sources[position] if source not in call.apart]
     return run.gradients([run.outputs[position]], ends, [tangent])  # type: ignore[no-any-return]

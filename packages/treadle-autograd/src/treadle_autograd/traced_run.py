@@ -20,16 +20,13 @@ from typing import Any
 
 import torch
 from torch import fx
-from torch.types import py_sym_types
-
-from treadle_shapes.torch import operator
 
 from .asserts import is_assert
 from .contract import Contract, FreshOutput, InputDescription, Relation, StaticInput, ViewOfFresh
 from .errors import UnsupportedGraph
 from .graph_runner import GraphRunner
 from .joint import Gradients, JointTrace
-from .recorder import storage_key
+from .later_writes import next_write
 from .rerun import Gates
 
 
@@ -152,33 +149,10 @@ def results_to_cut(
         raise UnsupportedGraph("an output is computed from another, and not all of them are the program's own results")
     for position in cuts:
         node = nodes[position]
-        writer = _next_write(node) if node.op.startswith("call_") else node.name
+        writer = next_write(node) if node.op.startswith("call_") else node.name
         if writer is not None:
             raise UnsupportedGraph(f"an output is computed from another, which {writer} may change")
     return {position: nodes[position].name for position in cuts}
-
-
-def _next_write(node: fx.Node) -> str | None:
-    """The name of a call behind `node` that may write to the memory of its result; its own where nobody has traced what it gives."""
-    value = node.meta.get("example_value")
-    if not isinstance(value, torch.Tensor):
-        return node.name
-    key = storage_key(value)
-    later = node.next
-    while later.op.startswith("call_"):
-        record = operator(later.target)
-        is_known = record is not None and not (record.writes or record.hides_writes) and "out" not in later.kwargs
-        if not is_known and any(_may_have_storage(used, key) for used in later.all_input_nodes):
-            return later.name
-        later = later.next
-    return None
-
-
-def _may_have_storage(node: fx.Node, key: int) -> bool:
-    value = node.meta.get("example_value")
-    if isinstance(value, torch.Tensor) and value.layout is torch.strided:
-        return storage_key(value) == key
-    return not isinstance(value, (torch.Tensor, *py_sym_types, int, float, str))
 
 
 def copy_with_history(tensor: torch.Tensor) -> torch.Tensor:

@@ -96,10 +96,10 @@ class TrainingProgram:
         self.forward = forward
         self.not_differentiable = facts.not_differentiable
         self.gradient_programs = gradient_programs
-        #: positions of outputs -> the primals that they are copied into under autograd
-        self.given_histories = {m.position: m.input for m in joint.contract.mutations if m.has_history}
+        #: positions of outputs -> the primals that they are copied into under autograd, and how the program changes these
+        self.given_histories = {m.position: m for m in joint.contract.mutations if m.has_history}
         #: the primals of which a call keeps copies: running it again takes their old values, or their new history leads to the call itself
-        self.copied = facts.read_and_written.union(self.given_histories.values())
+        self.copied = facts.read_and_written.union(m.input for m in self.given_histories.values())
         self.early_versions = EarlyVersions(joint.contract.mutations, halves.primals)
         self.draws_random = facts.draws_random
         self._compile_backward = compile_backward
@@ -138,7 +138,7 @@ class TrainingProgram:
             with self.early_versions.in_force(primals):
                 call, results, values = self._recorded(primals)
         given = self.given_histories
-        written = {position: primals[place] for position, place in given.items()} if given else {}
+        written = {position: (primals[m.input], m) for position, m in given.items()} if given else {}
         if values:
             return connect(call, results, values, written)
         return with_histories(results, written) if written else results
@@ -328,6 +328,8 @@ class Call:
         self.primals = list(zip(kept, _versions(kept), strict=True))
         self.random_state = torch.get_rng_state() if program.draws_random else None
         self.observers = Observers() if program.joint.sources else NOBODY
+        #: positions of the inputs' new values that no other output leads to (`Mutation.has_older_views`)
+        self.apart: frozenset[int] = frozenset()
         self.has_run = False
         self._rerun: tuple[int, DifferentiableRun | TracedRun] | None = None
         self.second_run: weakref.ref[SecondRun] | None = None
@@ -366,7 +368,8 @@ class Call:
         self.raise_if_changed()
         self.program.gradient_programs.recipe.second_runs.note()
         joint = self.program.joint
-        run = self._run_traced(joint.cuts) if joint.results_to_cut else self._run_functional(joint.cuts)
+        cuts = {position: name for position, name in joint.cuts.items() if position not in self.apart}
+        run = self._run_traced(cuts) if joint.results_to_cut else self._run_functional(cuts)
         self._rerun = None if torch.is_grad_enabled() else (task, run)  # kept for the other outputs of this pass
         return run
 

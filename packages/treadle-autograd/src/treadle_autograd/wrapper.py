@@ -265,7 +265,8 @@ def wrap_compiled(
 
     targets_of = picker([m.input for m in contract.mutations])
     values_of = picker([m.position for m in contract.mutations])
-    write_back = WriteBack([m.bumps for m in contract.mutations])
+    # What autograd records counts when it is copied (`observed`).
+    write_back = WriteBack([0 if m.has_history else m.bumps for m in contract.mutations])
     are_independent = independence_check(input_values, frozenset(m.input for m in contract.mutations))
 
     def run_and_write_back(*args: Any) -> Sequence[Any]:
