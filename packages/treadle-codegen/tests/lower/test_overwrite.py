@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 import torch
 from aten_capture import capture
 
@@ -138,3 +139,19 @@ def test_an_input_whose_old_value_is_returned_is_not() -> None:
     x, v = X.clone(), torch.randn(2, 8)
     new, old = compile_graph(graph, (X, X[:2]))(x, v)
     assert torch.equal(old, X) and torch.equal(new, rows(X, v, 1, 3))
+
+
+@pytest.mark.parametrize(
+    "x",
+    [torch.arange(1.0, 4.0).expand(3, 3), torch.arange(1.0, 4.0).expand(3, 3).t(), torch.arange(5.0).unfold(0, 3, 1)],
+    ids=["expanded rows", "expanded columns", "windows"],
+)
+def test_a_copy_of_an_input_whose_elements_share_memory_gives_each_its_own(x: torch.Tensor) -> None:
+    row, column = torch.tensor([1]), torch.tensor([2])
+    lowered(lambda x, i, j: aten.index_put(x, [i, j], x[0, 0] + 9), x, row, column)
+    lowered(lambda x, i: aten.index_add(x, 0, i, x[:1] * 3), x, row)
+    lowered(lambda x, i: aten.scatter(x, 0, i, x[:1] + 9), x, torch.zeros(1, 3, dtype=torch.int64))
+
+
+def test_a_diagonal_of_an_expanded_input_is_written_in_a_copy_of_all_its_elements() -> None:
+    lowered(lambda x: aten.diagonal_scatter(x, x[0] * 3), torch.arange(1.0, 4.0).expand(3, 3))

@@ -219,7 +219,8 @@ def changeable(lw: Lowering, x: TensorExpr) -> tuple[View, set[str]]:
     if own is None:
         if updated is not None:
             _settle_readers(lw, updated)
-        layout = before.strides if before is not None and is_dense(x.shape, before.strides) else x.layout
+        kept = before is not None and (updated is not None or is_dense(x.shape, before.strides))
+        layout = before.strides if before is not None and kept else x.layout
         own = lw.copy(x, layout, mode=None if updated is None else "overwrite").storage
         assert own is not None
     return own, {own.buffer} | ({updated} if updated is not None else set())

@@ -134,7 +134,8 @@ def _placeholder(lowering: Lowering, node: torch.fx.Node, inputs: list[str]) -> 
         lowering.buffers[buffer.name] = buffer
         inputs.append(buffer.name)
         x = TensorExpr.stored(view_of(buffer), val.dtype)
-        x.layout = None if buffer.opaque else buffer.strides
+        if not buffer.opaque:
+            _describe(x, buffer.shape, buffer.strides)
         return x
     # A plain number is baked into the graph (the caller guards it); its slot in the arguments is kept.
     value: Any = _input_number(node, val, inputs) if isinstance(val, SYMBOLIC) else val
@@ -177,7 +178,7 @@ def _attribute(lowering: Lowering, gm: torch.fx.GraphModule, node: torch.fx.Node
     assert x.storage is not None
     if is_elsewhere(value, lowering.device):
         lowering.foreign.add(x.storage.buffer)
-    x.layout = x.storage.strides
+    _describe(x, x.storage.shape, x.storage.strides)
     return x
 
 
@@ -282,9 +283,14 @@ def _settle(lowering: Lowering, node: torch.fx.Node, x: TensorExpr, val: torch.T
     if node.meta.get("rounded"):
         x.round_elements()
     if is_plain(val):
-        x.layout, x.gaps = (strides, None) if is_dense(shape, strides) else (None, strides)
+        _describe(x, shape, strides)
     if users > 1 and lowering.why_store_for_reuse(x):
         lowering.realize(x)
+
+
+def _describe(x: TensorExpr, shape: Shape, strides: Shape) -> None:
+    """Note the strides that `x` has in eager. Memory of its own gets them where they are dense: elements of others may share a place."""
+    x.layout, x.gaps = (strides, None) if is_dense(shape, strides) else (None, strides)
 
 
 def _same_shape(lowering: Lowering, mine: Shape, expected: Shape, val: torch.Tensor) -> bool:
