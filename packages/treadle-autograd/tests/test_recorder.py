@@ -72,6 +72,8 @@ def test_what_has_no_functional_form_is_refused(parts):
             aten.add_.Tensor(x, x)
         with pytest.raises(UnsupportedGraph, match="as_strided reads an input from an absolute place"):
             aten.as_strided.default(x, (2,), (1,), 1)
+        with pytest.raises(UnsupportedGraph, match="as_strided_scatter writes to an absolute place in the storage of"):
+            aten.as_strided_scatter.default(x, x[:1, :1].sum(0), (1,), (1,), 1)
 
 
 def test_writes_to_tensors_of_a_composite_become_functional(parts):

@@ -289,6 +289,9 @@ class AtenRecorder(TorchDispatchMode):
             return f"nobody traces how many elements a sparse tensor holds, which {func} asks for"
         if func is _AS_STRIDED_SCATTER and not _is_zero(args[0].storage_offset()):
             return "as_strided_scatter writes to an absolute place in the storage of a view"
+        if func is _AS_STRIDED_SCATTER and (len(args) > 4 or kwargs) and not _writes_all(*args, **kwargs):
+            if storage_key(args[0]) in self.input_storages:
+                return "as_strided_scatter writes to an absolute place in the storage of an input"
         if func is _AS_STRIDED and (len(args) > 3 or kwargs):
             if storage_key(args[0]) in self.input_storages:
                 return "as_strided reads an input from an absolute place in its storage"
