@@ -46,6 +46,16 @@ def test_the_bindings_of_losses_have_another_default() -> None:
     assert torch._C._nn.binary_cross_entropy(x, target).shape == x.shape
 
 
+@pytest.mark.parametrize(
+    "x", [torch.arange(3.0).expand(3, 3), torch.arange(9.0).view(3, 3).t()], ids=["expanded", "dense"]
+)
+def test_parts_at_a_place_are_written_in_a_copy_of_all_elements(x: torch.Tensor) -> None:
+    binding, arguments = binding_of(aten.as_strided_scatter.default), (x, torch.ones(2) * 7, (2,), (1,), 1)
+    assert binding is not None
+    result, expected = binding(*arguments), aten.as_strided_scatter.default(*arguments)
+    assert torch.equal(result, expected) and result.stride() == expected.stride()
+
+
 def test_results_are_those_of_the_operators() -> None:
     x = torch.randn(3, 4)
     for op, args in (

@@ -99,8 +99,11 @@ def _as_strided_scatter(
     storage_offset: int | None = None,
 ) -> torch.Tensor:
     """The operator for a first argument that begins anywhere in its storage. ATen's own counts the offset from the start of the storage,
-    all of which it copies (`as_strided_scatter`, aten/src/ATen/native/TensorShape.cpp)."""
-    result = torch.empty_strided(self.shape, self.stride(), dtype=self.dtype, device=self.device).copy_(self)
+    all of which it copies (`as_strided_scatter`, aten/src/ATen/native/TensorShape.cpp). An expanded one it copies element by element."""
+    if any(count > 1 and step == 0 for count, step in zip(self.shape, self.stride(), strict=True)):
+        result = self.clone()
+    else:
+        result = torch.empty_strided(self.shape, self.stride(), dtype=self.dtype, device=self.device).copy_(self)
     result.as_strided(size, stride, storage_offset or 0).copy_(src)
     return result
 
