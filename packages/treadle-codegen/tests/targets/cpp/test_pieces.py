@@ -16,13 +16,22 @@ from treadle_codegen.ir.loops import Axis, Load, Loop
 from treadle_codegen.lower import lower_graph
 from treadle_codegen.schedule.access import axis_ranges, split_index
 from treadle_codegen.schedule.kernel import Section
-from treadle_codegen.targets.cpp.pieces import linear_pieces
+from treadle_codegen.targets.cpp.pieces import linear_pieces, why_not_without_masks
 from treadle_shapes.expr import Range, simplify
 
 
 def check(function: Callable[[torch.Tensor], torch.Tensor], x: torch.Tensor) -> None:
     (found,) = compile_graph(capture(function, (x,)), (x,))(x)
     torch.testing.assert_close(found, function(x), rtol=0, atol=0)
+
+
+def with_threads(function: Callable[[torch.Tensor], torch.Tensor], x: torch.Tensor) -> None:
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        check(lambda x: function(x.repeat(40, 20, 1)), x)  # enough for both
+    finally:
+        torch.set_num_threads(before)
 
 
 def pieces_of(function: Callable[[torch.Tensor], torch.Tensor], x: torch.Tensor) -> list[tuple[int, int]]:
@@ -96,3 +105,41 @@ def test_any_amount(rows: int, length: int, amounts: tuple[int, int], mode: str)
         return F.pad(x, amounts, mode=mode) * 2
 
     check(function, x)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32, torch.float64, torch.uint8])
+@pytest.mark.parametrize("width", [5, 14, 57, 130])
+def test_reads_under_conditions(dtype: torch.dtype, width: int) -> None:
+    """Cut or not, and with threads that share the rows, neighbours beyond an end are zeros."""
+
+    def neighbours(x: torch.Tensor) -> torch.Tensor:
+        return x + F.pad(x[..., 1:], (0, 1)) + F.pad(x[..., :-1], (1, 0)) + F.pad(x[..., 1:, :], (0, 0, 0, 1))
+
+    x = torch.randint(0, 9, (3, 7, width)).to(dtype)
+    check(neighbours, x)
+    check(lambda x: F.pad(x, (3, 2, 1, 1)) * 2, x)
+    with_threads(neighbours, x)
+
+
+@pytest.mark.parametrize(("kernel", "stride"), [(3, 1), (3, 2), (5, 1)])
+def test_pooling_of_narrow_elements(kernel: int, stride: int) -> None:
+    x = torch.randn(2, 3, 20, 61).bfloat16()
+    check(lambda x: F.max_pool2d(x, kernel, stride, kernel // 2), x)
+
+
+def test_narrow_elements_are_read_without_conditions_between_the_ends() -> None:
+    x = torch.zeros(4, 61, dtype=torch.bfloat16)
+    assert pieces_of(lambda x: F.pad(x, (1, 2)) * 2, x) == [(0, 1), (1, 62), (62, 64)]
+
+
+def test_short_rows_keep_their_masks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("treadle_codegen.targets.cpp.pieces.instruction_sets", lambda: ("avx512f", "avx2"))
+    assert why_not_without_masks([], 100) is not None
+    assert why_not_without_masks([4, 4], 56) is not None
+    assert why_not_without_masks([4, 4], 112) is None
+    assert why_not_without_masks([2], 14) is not None
+    assert why_not_without_masks([2, 2], 14) is None
+    monkeypatch.setattr("treadle_codegen.targets.cpp.pieces.instruction_sets", lambda: ("avx2",))
+    assert why_not_without_masks([4, 4], 28) is not None
+    assert why_not_without_masks([4, 4], 56) is None
+    assert why_not_without_masks([2], 14) is None

@@ -101,7 +101,8 @@ class SectionPrinter(InstructionWriter):
                 self._instructions(m, loop, 0, len(loop.body), outer=True)
             return
         opened = self._open_outer()
-        self._check_before(axes[-1], shared=self.parallel and len(axes) == 1)
+        is_shared = self.parallel and len(axes) == 1
+        self._check_before(axes[-1], shared=is_shared)
         within, blocked = self._open_blocks(axes[-1])
         bounds = self._bounds(axes[-1], blocked=blocked)
         in_streams = why_not_streams(self.section, self.parallel) is None
@@ -109,7 +110,7 @@ class SectionPrinter(InstructionWriter):
             writer.uses.add("streams")
         if in_streams and self.streams > 1:
             self._write_streams(axes[-1], *bounds)
-        elif pieces := [] if self.parallel else linear_pieces(self.section, axes[-1], writer.ranges):
+        elif pieces := [] if is_shared else linear_pieces(self.section, axes[-1], writer.ranges):
             self._write_pieces(axes[-1], pieces)
         else:
             self._write_innermost(axes[-1], *bounds)
