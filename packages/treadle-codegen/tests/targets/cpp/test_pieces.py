@@ -16,7 +16,7 @@ from treadle_codegen.ir.loops import Axis, Load, Loop
 from treadle_codegen.lower import lower_graph
 from treadle_codegen.schedule.access import axis_ranges, split_index
 from treadle_codegen.schedule.kernel import Section
-from treadle_codegen.targets.cpp.pieces import linear_pieces, why_not_without_masks
+from treadle_codegen.targets.cpp.pieces import linear_pieces, why_not_cut_at_conditions
 from treadle_shapes.expr import Range, simplify
 
 
@@ -134,12 +134,12 @@ def test_narrow_elements_are_read_without_conditions_between_the_ends() -> None:
 
 def test_short_rows_keep_their_masks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("treadle_codegen.targets.cpp.pieces.instruction_sets", lambda: ("avx512f", "avx2"))
-    assert why_not_without_masks([], 100) is not None
-    assert why_not_without_masks([4, 4], 56) is not None
-    assert why_not_without_masks([4, 4], 112) is None
-    assert why_not_without_masks([2], 14) is not None
-    assert why_not_without_masks([2, 2], 14) is None
+    assert why_not_cut_at_conditions([], 100) is not None
+    assert why_not_cut_at_conditions([4, 4], 56) is not None
+    assert why_not_cut_at_conditions([4, 4], 112) is None
+    assert why_not_cut_at_conditions([2], 14) is not None
+    assert why_not_cut_at_conditions([2, 2], 14) is None
     monkeypatch.setattr("treadle_codegen.targets.cpp.pieces.instruction_sets", lambda: ("avx2",))
-    assert why_not_without_masks([4, 4], 28) is not None
-    assert why_not_without_masks([4, 4], 56) is None
-    assert why_not_without_masks([2], 14) is None
+    assert why_not_cut_at_conditions([4, 4], 28) is not None
+    assert why_not_cut_at_conditions([4, 4], 56) is None
+    assert why_not_cut_at_conditions([2], 14) is None

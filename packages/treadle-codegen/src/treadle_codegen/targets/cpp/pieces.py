@@ -22,7 +22,7 @@ _MOST = 5  # pieces; reflection on both sides needs three
 # one thread): with AVX2 rows of 56 take 0.4 to 0.7 times as long, those of 28 up to 1.7 times; with AVX-512 rows of 224 0.6 to 0.8, of 56
 # up to 1.8.
 _FEWEST_VECTORS = 7
-_FEWEST_NARROW = 48  # points, the same for one padded operand of bfloat16 and AVX-512
+_FEWEST_NARROW = 48  # points of a loop with one such read of a bfloat16 number that are worth cutting it with AVX-512
 
 
 def linear_pieces(section: Section, axis: Axis, ranges: Mapping[Symbol, Range]) -> list[tuple[int, int]]:
@@ -52,13 +52,13 @@ def _positions(section: Section, extent: int) -> list[Expr | BoolExpr]:
     instructions = [i for member in section.members for i in member.body]
     found: list[Any] = [i.attr.index for i in instructions if i.op == "load" and isinstance(i.attr, Load)]
     masked = dict.fromkeys((i.attr[:2], i.dtype.itemsize) for i in instructions if i.op == "masked_load")
-    if why_not_without_masks([size for _, size in masked], extent) is None:
+    if why_not_cut_at_conditions([size for _, size in masked], extent) is None:
         found += [e for (load, condition), _ in masked for e in (load.index, condition)]
     return [e for e in dict.fromkeys(found) if isinstance(e, (Expr, BoolExpr))]
 
 
-def why_not_without_masks(sizes: Sequence[int], extent: int) -> str | None:
-    """Why a loop that reads elements of these sizes in bytes under conditions is better left whole than cut where these change, or None."""
+def why_not_cut_at_conditions(sizes: Sequence[int], extent: int) -> str | None:
+    """Why a loop of `extent` points is not cut where the conditions of its reads change, or None. `sizes`: of what each reads, in bytes."""
     if not sizes:
         return "nothing is read under a condition"
     has_masks = "avx512f" in instruction_sets()
