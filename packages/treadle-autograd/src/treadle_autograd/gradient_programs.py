@@ -154,8 +154,8 @@ def _called_with_primals(program: TrainingProgram, first: Contract, places: Sequ
     Parameters and buffers come from its primals, too: those that it has changed in place are read as they were before. places: the
     positions, among the saved tensors, of those that `program` is given.
     """
-    contract = program.joint.contract
-    passed = replace(contract, inputs=tuple(map(CallInput, range(len(contract.inputs)))), versions=())
+    contract = program.contract
+    passed = replace(contract, inputs=tuple(map(CallInput, range(len(contract.inputs)))))
     assert not contract.mutations  # so nothing runs in eager
     run = wrap_compiled(program, passed, program.joint.input_values, program)
     given = {id(tensor): place for place, tensor in enumerate(first.static_tensors)}

@@ -45,6 +45,7 @@ from .later_writes import with_older_views
 from .lost_histories import why_history_is_lost
 from .random_replay import note_states
 from .refusals import call_torch, why_not_functional
+from .returned_views import ReturnedView, ViewSearch, why_not_cut
 from .separate_passes import freed_by
 from .shared_regions import RegionDiffers, SharedRegions
 from .short_cuts import short_cuts_not_taken
@@ -59,13 +60,15 @@ class JointTrace:
     contract   what surrounds the forward part; its outputs are the first `n_outputs` items
     tangents   positions of the outputs that are differentiated, in the order of the tangents
     gradients  positions of the primals that the gradients belong to, in order
-    sources    where there are several differentiable outputs, for each the positions of those that autograd computes it from
+    sources    where there are several differentiable outputs, for each the places of those that autograd computes it from. The place of an
+               output is its position; those of `views` follow behind all outputs.
     custom     calls of custom autograd functions in the forward part
-    cuts       for every output in `sources`' values, the name of the node that the others are computed from
+    cuts       for every place that an output is computed from, the name of the node that it is computed from
     freed_by   for every tangent the numbers of those whose backward passes drop what eager's pass from it reads (`separate_passes`); empty
                where all do
     lossy      why the forward part, run under autograd, has another history than the program (`lost_histories`), or None
     results_to_cut  where it is lossy, the calls of the traced graph in the place of `cuts`' nodes
+    views      the user's outputs that are views and stand between other outputs, or below one another (`returned_views`)
     states     random nodes that backward can replay -> the node that reads the generator's state in front of each
     """
 
@@ -82,6 +85,7 @@ class JointTrace:
     lossy: str | None = None
     freed_by: tuple[frozenset[int], ...] = ()
     results_to_cut: Mapping[int, str] = field(default_factory=dict)
+    views: tuple[ReturnedView, ...] = ()
 
     @property
     def n_primals(self) -> int:
@@ -166,20 +170,21 @@ class _Joint(FunctionalTrace):
         return Contract(tuple(self.recorded.inputs), (), described, numbers)
 
     def with_constants_of_backward(
-        self, contract: Contract, primals: tuple[int, ...]
-    ) -> tuple[Contract, tuple[int, ...]]:
-        """The contract and the positions of the primals, after backward formulas have met constants, which stand among the inputs."""
+        self, contract: Contract, primals: tuple[int, ...], views: tuple[ReturnedView, ...]
+    ) -> tuple[Contract, tuple[int, ...], tuple[ReturnedView, ...]]:
+        """The contract, the positions of the primals and the views, after backward formulas have met constants, which are inputs, too."""
         inputs = tuple(self.recorded.inputs)
         n_constants = len(inputs) - len(contract.inputs)
         if not n_constants:
-            return contract, primals
+            return contract, primals, views
         first = self.recorded.n_static - n_constants
         self._make_room_for_constants()
 
         def moved(position: int) -> int:
             return position + n_constants if position >= first else position
 
-        return contract.with_inputs(inputs, moved), tuple(map(moved, primals))
+        moved_views = tuple(view.with_input_at(moved) for view in views)
+        return contract.with_inputs(inputs, moved), tuple(map(moved, primals)), moved_views
 
     def _outputs_apart(self) -> GraphOutputs:
         """Outputs that share no memory with the graph's placeholders."""
@@ -306,25 +311,21 @@ def why_not_differentiable_twice(values: Sequence[Any]) -> str | None:
     return None
 
 
-def sources_of_outputs(wrappers: Mapping[int, torch.Tensor], positions: Sequence[int]) -> dict[int, tuple[int, ...]]:
-    """For each output at `positions`, the positions of those of them that autograd computes it from. Empty for a single output."""
-    functions = {p: grad_fn_of(wrappers[p]) for p in positions}
-    edges = {(functions[p], wrappers[p].output_nr): p for p in positions if functions[p] is not None}
-    found: dict[int, tuple[int, ...]] = {}
-    if len(positions) < 2:
-        return found
-    for (grad_fn, _), position in edges.items():
-        below: set[int] = set()
-        pending, seen = [grad_fn], {grad_fn}
-        while pending:
-            for edge in pending.pop().next_functions:  # type: ignore[union-attr]
-                if edge in edges and edges[edge] != position:
-                    below.add(edges[edge])
-                if edge[0] is not None and edge[0] not in seen:
-                    seen.add(edge[0])
-                    pending.append(edge[0])
-        found[position] = tuple(sorted(below))
-    return found
+def _cuts(
+    job: _Joint, values: Sequence[Any], views: Sequence[ReturnedView], sources: Mapping[int, tuple[int, ...]]
+) -> dict[int, str]:
+    """The names of the nodes at the places that outputs of the graph are computed from, by place."""
+    n_outputs = len(job.outputs.nodes)
+    read = {source for place, below in sources.items() if place < n_outputs for source in below}
+    origins = {place: job.outputs.origins[place] for place in read if place < n_outputs}
+    with job.mode:
+        for k, view in enumerate(views):
+            if n_outputs + k in read:
+                value = job.outputs.value_of(values[view.output])
+                origins[n_outputs + k] = job.recorder.node_of(value)
+    if views and (reason := why_not_cut(origins, job.outputs.nodes, sources)) is not None:
+        raise UnsupportedGraph(reason)
+    return {place: node.name for place, node in origins.items()}
 
 
 def trace_joint(
@@ -385,12 +386,19 @@ def _differentiated(
         raise UnsupportedGraph(reason)
     positions = tuple(p for p, wrapper in sorted(job.outputs.wrappers.items()) if grad_fn_of(wrapper) is not None)
     primals = tuple(job.differentiable_inputs())
+    n_outputs = len(job.outputs.nodes)
+    wrappers = {position: job.outputs.wrappers[position] for position in positions}
+    search = ViewSearch(contract.outputs, () if is_of_gradients else values, wrappers, n_outputs)
+    if search.are_alone():
+        raise UnsupportedGraph("an output is a view of another one, and nothing else has a history")
     if not positions or not primals:
         return None
     contract = with_older_views(contract, job.gm)
-    n_outputs = len(job.outputs.nodes)
-    sources = sources_of_outputs(job.outputs.wrappers, positions)
-    cuts = {source: job.outputs.origins[source].name for below in sources.values() for source in below}
+    views, sources = search.found()
+    older = {mutation.position for mutation in contract.mutations if mutation.has_older_views}
+    if any(view.source in older for view in views):
+        raise UnsupportedGraph("an output is a view of an input that has older views than the write to it")
+    cuts = _cuts(job, values, views, sources)
     for node in job.recorded.graph.nodes:
         node.meta.pop("mutates", None)  # autograd's outputs are memory of their own, and gradients write nothing back
     custom = tuple(job.recorder.custom_calls)
@@ -399,7 +407,7 @@ def _differentiated(
     gradients = job.differentiate(positions, primals)
     if any(gradients[primals.index(index)] is not None for index, _ in contract.requires_grad):
         raise UnsupportedGraph(_CHANGES)  # a second run of the program would not find the history that the input had
-    contract, primals = job.with_constants_of_backward(contract, primals)
+    contract, primals, views = job.with_constants_of_backward(contract, primals, views)
     graph = job.recorded.graph
     graph.output((*job.outputs.nodes, *gradients))
     hoist_asserts(graph)
@@ -412,5 +420,5 @@ def _differentiated(
     if not all(call.is_linear for call in custom):
         freed = ()  # `gradients_together` knows one node that saves
     return JointTrace(
-        graph, contract, fakes, n_outputs, positions, primals, sources, cuts, custom, states, lossy, freed
+        graph, contract, fakes, n_outputs, positions, primals, sources, cuts, custom, states, lossy, freed, views=views
     )

@@ -18,13 +18,19 @@ from __future__ import annotations
 import weakref
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
-from typing import Any
+from graphlib import TopologicalSorter
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from .asked_gradients import named_inputs, node_of
 from .contract import Mutation
-from .wrapper import writing
+from .size_reader import SizeReader
+from .wrapper import alias, writing
+
+if TYPE_CHECKING:
+    from .joint import JointTrace
+    from .kept.program import KeptTrace
 
 # A leaf whose node is in the graph of every `OutputNode` with sources. No gradient ever reaches it. The engine plans to execute its node in
 # a plain backward pass, and does not where the caller says which gradients it wants (`torch.autograd.grad`, `backward(inputs=...)`).
@@ -48,6 +54,8 @@ class Observers:
         hooks: OrderedDict[int, Any] = OrderedDict()
         output._backward_hooks = hooks
         node._register_hook_dict(output)
+        if not isinstance(node, _OUTPUT_NODE):
+            node.metadata[_WATCHED_BY] = self
         self._outputs[position] = (weakref.ref(output), hooks)
 
     def alive(self) -> dict[int, torch.Tensor]:
@@ -78,7 +86,15 @@ class Observers:
     def _leads_to_output(self, node: Any) -> bool:
         """Whether the node is that of an output, or of an input that an output has been copied into."""
         nodes = [] if node is None else _down_to_copies(node)
-        return any(isinstance(n, _OUTPUT_NODE) and n.call.observers is self for n in nodes)
+        return any(map(self._are_at, nodes))
+
+    def _are_at(self, node: Any) -> bool:
+        if isinstance(node, _OUTPUT_NODE):
+            return node.call.observers is self  # type: ignore[no-any-return]
+        return node.metadata.get(_WATCHED_BY) is self  # type: ignore[no-any-return]
+
+
+_WATCHED_BY = "treadle_observers"  # in the metadata of nodes of returned views, which are PyTorch's own
 
 
 def _down_to_copies(node: Any) -> list[Any]:
@@ -140,31 +156,56 @@ _OUTPUT_NODE: Any = OutputNode._backward_cls  # type: ignore[attr-defined]
 _apply_output_node = super(torch.autograd.Function, OutputNode).apply
 
 
-def edge_for(output: torch.Tensor) -> torch.Tensor:
-    """A tensor without memory of its own, of the shape and dtype of `output`."""
-    return torch.empty((), dtype=output.dtype, device=output.device).expand(output.shape)
+class Connections:
+    """The nodes of outputs and the returned views of a program, in the order in which a call makes them. False if there are none.
+
+    sources  place -> the places of what it is computed from (`JointTrace.sources`)
+    views    place -> the view, and the function that makes it
+    """
+
+    def __init__(self, joint: JointTrace | KeptTrace) -> None:
+        self.sources = joint.sources
+        sizes = SizeReader(joint.input_values, dict(joint.contract.numbers)) if joint.views else None
+        self.views = {
+            joint.n_outputs + k: (view, alias(view.geometry, None, view.relation, sizes))  # type: ignore[arg-type]
+            for k, view in enumerate(joint.views)
+        }
+        alone: dict[int, tuple[int, ...]] = {m.position: () for m in joint.contract.mutations if m.has_history}
+        self.order = tuple(TopologicalSorter({**alone, **joint.sources}).static_order())
+
+    def __bool__(self) -> bool:
+        return bool(self.sources)
 
 
 def connect(
     call: Any,
+    primals: Sequence[Any],
     results: Sequence[Any],
     values: Mapping[int, torch.Tensor],
     written: Mapping[int, tuple[torch.Tensor, Mutation]],
 ) -> tuple[Any, ...]:
-    """Put the outputs in the place of their edges among `results`, each behind those that it is computed from.
+    """Put the outputs in the place of their edges among `results`, each behind those that it is computed from, and the returned views at
+    their places behind all results.
 
     written: as in `with_histories`. What is computed from such an output is computed from the input that it is copied into.
     """
-    outputs = list(results)
+    joint, connections = call.program.joint, call.program.connections
+    outputs = [*results, *[None] * len(connections.views)]
     call.apart = frozenset(k for k, (t, mutation) in written.items() if mutation.has_older_views and t._is_view())
-    sources = {k: [s for s in below if s not in call.apart] for k, below in call.program.joint.sources.items()}
-    for position in sorted(sources, key=lambda k: len(sources[k])):  # each has more sources than any of its sources
-        below = [_PROBE, *[outputs[k] for k in sources[position]]] if sources[position] else []
-        outputs[position] = _apply_output_node(call, position, [values[position]], outputs[position], *below)
-        if position in written:
-            outputs[position] = _with_history(outputs[position], *written[position])
-    for position in call.program.joint.cuts:
-        call.observers.watch(position, outputs[position])
+    for place in connections.order:
+        if place in connections.views:
+            view, make = connections.views[place]
+            base = primals[view.input] if view.source is None else outputs[view.source]
+            outputs[place] = make(base, primals, outputs)
+            continue
+        if place in values:
+            sources = [outputs[k] for k in connections.sources[place] if k not in call.apart]
+            probe_and_sources = [_PROBE, *sources] if sources else []
+            outputs[place] = _apply_output_node(call, place, [values[place]], outputs[place], *probe_and_sources)
+        if place in written:
+            outputs[place] = _with_history(outputs[place], *written[place])
+    for place in joint.cuts:
+        call.observers.watch(place, outputs[place])
     return tuple(outputs)
 
 

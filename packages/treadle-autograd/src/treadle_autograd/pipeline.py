@@ -166,8 +166,7 @@ def _aot_training(
     if program is None:  # nothing to differentiate
         return _aot_inference(gm, example_inputs, forward, decompositions, has_history=True)
     contract = program.joint.contract
-    # The program counts the versions of its outputs itself, before it saves them.
-    wrapped = wrap_compiled(program, replace(contract, versions=()), program.joint.input_values, running_in_eager(gm))
+    wrapped = wrap_compiled(program, program.contract, program.joint.input_values, running_in_eager(gm))
 
     def with_lines(*args: Any) -> Sequence[Any]:
         return run_with_lines(gm, args)

@@ -69,7 +69,8 @@ def _made(
         return None
     is_lossy = bool(joint.cuts) and joint.lossy is not None
     if is_lossy:
-        found = results_to_cut(gm, joint.contract, joint.tangents, joint.cuts)
+        views = {joint.n_outputs + k: view for k, view in enumerate(joint.views)}
+        found = results_to_cut(gm, joint.contract, joint.tangents, joint.cuts, views)
         joint = replace(joint, results_to_cut=found)
     halves = divided(joint, recipe.partition, recipe.again)
     compiled = forward(halves.forward, [*joint.contract.static_tensors, *example_inputs])

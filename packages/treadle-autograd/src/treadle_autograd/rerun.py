@@ -42,9 +42,9 @@ _DIFFERENTIABLE = {
 class DifferentiableRun(fx.Interpreter):
     """Runs a forward graph under autograd as the traced program ran: what it computed without gradients gets none.
 
-    cuts: positions of outputs -> names of nodes. Gradients end at what their users get in place of the results; after the run, `ends`
-    holds these by name, and `outputs` the outputs, those at cuts as they were before. real: the program's own tensors for these
-    outputs, as far as they are known. Gradients of gradients go to them, and so to their hooks.
+    cuts: places of outputs (`JointTrace.sources`) -> names of nodes. Gradients end at what their users get in place of the results; after
+    the run, `ends` holds these by name, and `outputs` the outputs, those at cuts as they were before. real: the program's own tensors for
+    these outputs, as far as they are known. Gradients of gradients go to them, and so to their hooks.
     """
 
     def __init__(self, gm: fx.GraphModule, cuts: Mapping[int, str], real: Mapping[int, torch.Tensor]) -> None:
@@ -71,7 +71,8 @@ class DifferentiableRun(fx.Interpreter):
         if n.op == "output":
             self.outputs = list(super().run_node(n))
             for position, name in self._cuts.items():
-                self.outputs[position] = self._whole[name]
+                if position < len(self.outputs):  # behind them stand views
+                    self.outputs[position] = self._whole[name]
             return self.outputs
         with torch.set_grad_enabled(not n.meta.get("no_grad")):
             result = super().run_node(n)

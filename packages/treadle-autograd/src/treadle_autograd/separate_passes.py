@@ -19,6 +19,9 @@ from typing import Any
 import torch
 from torch.autograd.function import BackwardCFunction
 
+from .stand_ins import without_memory
+
+CHANGED = -1  # for the version of a tensor that was changed before a first pass, which did not read it
 _SAVED = "_saved_"  # begins the names of what autograd's own nodes have saved
 
 
@@ -27,7 +30,7 @@ def freed_by(functions: Sequence[Any]) -> tuple[frozenset[int], ...]:
 
     Empty where each pass drops what any other reads, so that there is nothing to keep.
     """
-    masks = dict.fromkeys(_top_down(functions), 0)
+    masks = dict.fromkeys(top_down(functions), 0)
     for number, function in enumerate(functions):
         masks[function] |= 1 << number
     shared: set[int] = set()
@@ -45,7 +48,7 @@ def freed_by(functions: Sequence[Any]) -> tuple[frozenset[int], ...]:
     return () if all(mask == everything for mask in together) else tuple(frozenset(_numbers(m)) for m in together)
 
 
-def _top_down(functions: Sequence[Any]) -> list[Any]:
+def top_down(functions: Sequence[Any]) -> list[Any]:
     """These nodes of autograd's graph and all behind them, each in front of those that gradients go on to."""
     order: list[Any] = []
     seen: set[Any] = set()
@@ -117,11 +120,11 @@ class SeparatePasses:
         self._kept[number] = weakref.ref(kept)
         return kept
 
-    def let_go(self, given: Collection[int], saved: Sequence[torch.Tensor]) -> None:
-        """Behind a pass that came with these tangents and does not keep the graph. saved: what it has read."""
+    def let_go(self, given: Collection[int], saved: Sequence[torch.Tensor], changed: Collection[int] = ()) -> None:
+        """Behind a pass that came with these tangents and does not keep the graph. saved: what it has read, but for what was `changed`."""
         before, self._freed = self._freed, self._freed.union(given)
         if not self.have_begun:
-            self._stand_ins = [torch.empty((), dtype=t.dtype, device=t.device).expand(t.shape) for t in saved]
+            self._stand_ins = list(map(without_memory, saved))
         for number, reference in self._kept.items():
             kept = reference()
             if kept is None or not before.isdisjoint(self._freed_by[number]):
@@ -129,7 +132,8 @@ class SeparatePasses:
             if not self._freed.isdisjoint(self._freed_by[number]):
                 kept.tensors = {}
             elif not self.have_begun:
-                kept.tensors = {place: (saved[place], saved[place]._version) for place in self._saved_for[number]}
+                versions = [CHANGED if k in changed else tensor._version for k, tensor in enumerate(saved)]
+                kept.tensors = {place: (saved[place], versions[place]) for place in self._saved_for[number]}
         self.have_begun = True
 
     def saved(self, given: Collection[int]) -> list[torch.Tensor] | None:
@@ -145,12 +149,17 @@ class SeparatePasses:
                 return None
             for place, (tensor, version) in kept.tensors.items():
                 if tensor._version != version:
+                    now = (
+                        ""
+                        if version is CHANGED
+                        else f" is at version {tensor._version}; expected version {version} instead"
+                    )
                     raise RuntimeError(
                         "one of the variables needed for gradient computation has been modified by an inplace operation: a tensor "
-                        f"of shape {list(tensor.shape)} is at version {tensor._version}; expected version {version} instead"
+                        f"of shape {list(tensor.shape)}{now}"
                     )
                 found[place] = tensor
         return found
 
 
-__all__ = ["Kept", "SeparatePasses", "freed_by"]
+__all__ = ["Kept", "SeparatePasses", "freed_by", "top_down"]

@@ -28,6 +28,7 @@ from .graph_runner import GraphRunner
 from .joint import Gradients, JointTrace
 from .later_writes import next_write
 from .rerun import Gates
+from .returned_views import ReturnedView
 
 
 @dataclass(frozen=True)
@@ -132,9 +133,13 @@ class TracedRun:
 
 
 def results_to_cut(
-    gm: fx.GraphModule, contract: Contract, positions: Collection[int], cuts: Collection[int]
+    gm: fx.GraphModule,
+    contract: Contract,
+    positions: Collection[int],
+    cuts: Collection[int],
+    views: Mapping[int, ReturnedView],
 ) -> dict[int, str]:
-    """The names of the traced graph's calls whose results are the functional graph's outputs at `cuts`.
+    """The names of the traced graph's calls whose results are the functional graph's outputs at `cuts`, or the `views` at these places.
 
     positions: of all outputs that are differentiated. Raises UnsupportedGraph where a run of the traced graph does not find one of them,
     or writes to one at which gradients are to end.
@@ -145,6 +150,7 @@ def results_to_cut(
         for described, node in zip(contract.outputs, results, strict=True)
         if isinstance(described, FreshOutput) and isinstance(node, fx.Node)
     }
+    nodes.update((place, results[view.output]) for place, view in views.items())
     if any(position not in nodes for position in positions):
         raise UnsupportedGraph("an output is computed from another, and not all of them are the program's own results")
     for position in cuts:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
@@ -29,13 +29,15 @@ from .check_results import check_callable, check_results
 from .early_versions import EarlyVersions
 from .effects import is_random
 from .joint import JointTrace
-from .observed import NOBODY, Observers, connect, edge_for, with_histories
-from .partition import Halves
+from .observed import NOBODY, Connections, Observers, connect, with_histories
+from .partition import Halves, find_saved_for
 from .rerun import DifferentiableRun, random_state
+from .returned_views import without_views
 from .separate_passes import SeparatePasses
 from .staged import Stages, run_in_stages, somebody_waits
+from .stand_ins import without_memory
 from .traced_run import TracedRun, copy_with_history
-from .unpacked import layouts_to_restore, unpacked
+from .unpacked import layouts_to_restore, unchanged, unpacked
 from .unrecorded import run_unrecorded
 from .wrapper import count_versions
 
@@ -94,6 +96,11 @@ class TrainingProgram:
         self.joint = joint
         self.halves = halves
         self.forward = forward
+        #: what surrounds a call of the program, which counts the versions of its outputs itself, before it saves them
+        self.contract = without_views(replace(joint.contract, versions=()), joint.n_outputs, joint.views)
+        #: positions of the outputs that get nodes of their own in autograd's graph
+        self.own_nodes = tuple(place for place in joint.sources if place < joint.n_outputs)
+        self.connections = Connections(joint)
         self.not_differentiable = facts.not_differentiable
         self.gradient_programs = gradient_programs
         #: positions of outputs -> the primals that they are copied into under autograd, and how the program changes these
@@ -127,6 +134,7 @@ class TrainingProgram:
         self._chosen: set[tuple[int, ...]] = set()
         self._backwards: dict[tuple[tuple[int, ...], tuple[int, ...]], Compiled] = {}
         self._absent: dict[tuple[int, ...], tuple[int, ...]] = {}
+        self._saved_for = halves.saved_for
         self._is_checked = False
         self._stages: Stages | None = None
         check_callable(forward, "forward")
@@ -139,8 +147,8 @@ class TrainingProgram:
                 call, results, values = self._recorded(primals)
         given = self.given_histories
         written = {position: (primals[m.input], m) for position, m in given.items()} if given else {}
-        if values:
-            return connect(call, results, values, written)
+        if self.connections:
+            return connect(call, primals, results, values, written)
         return with_histories(results, written) if written else results
 
     def _recorded(self, primals: Sequence[Any]) -> tuple[Call, Sequence[Any], dict[int, torch.Tensor]]:
@@ -208,6 +216,14 @@ class TrainingProgram:
                 does_without = is_kept or self.halves.whole().why_not_without(undefined) is None
             self._absent[undefined] = undefined if does_without else ()
         return self._absent[undefined]
+
+    def read_from(self, numbers: Sequence[int]) -> frozenset[int]:
+        """The places of the saved tensors that are read in a pass from the outputs of these tangents alone."""
+        if not self._saved_for:
+            with signals_held(), paused():
+                halves = self.halves.whole()
+                self._saved_for = halves.saved_for or find_saved_for(halves.classes, halves.saved)
+        return frozenset().union(*[self._saved_for[number] for number in numbers])
 
     def run_backward(self, wanted: tuple[int, ...], absent: tuple[int, ...], arguments: Sequence[Any]) -> Sequence[Any]:
         """The gradients at these positions from saved values and the tangents that are not `absent`."""
@@ -327,10 +343,12 @@ class Call:
                 kept[k] = kept[k].detach()
         self.primals = list(zip(kept, _versions(kept), strict=True))
         self.random_state = torch.get_rng_state() if program.draws_random else None
-        self.observers = Observers() if program.joint.sources else NOBODY
+        self.observers = Observers() if program.own_nodes else NOBODY
         #: positions of the inputs' new values that no other output leads to (`Mutation.has_older_views`)
         self.apart: frozenset[int] = frozenset()
         self.has_run = False
+        #: the places of the saved tensors that the program has changed since, and that the last pass has not read
+        self.changed: frozenset[int] = frozenset()
         self._rerun: tuple[int, DifferentiableRun | TracedRun] | None = None
         self.second_run: weakref.ref[SecondRun] | None = None
         freed_by = program.joint.freed_by
@@ -402,12 +420,19 @@ class Call:
             rest = self.passes.saved(asked.numbers())
             if rest is not None:
                 return rest, False
-        return unpacked(ctx.saved_tensors, ctx.saved_layouts), True
+        try:
+            return unpacked(ctx.saved_tensors, ctx.saved_layouts), True
+        except RuntimeError:
+            numbers = asked.numbers()
+            if ctx.saved_layouts is not None or len(numbers) == len(asked.given):  # what a hook raises, or what is read
+                raise
+        tensors, self.changed = unchanged(ctx, self.program.read_from(numbers))
+        return tensors, False
 
     def let_go(self, asked: BackwardPass, saved: Sequence[torch.Tensor]) -> None:
         """Behind the last backward pass through the node of the outputs: a program may keep its losses, but not all batches with them."""
         if self.passes is not None:
-            self.passes.let_go(asked.numbers(), saved)
+            self.passes.let_go(asked.numbers(), saved, self.changed)
         if self.observers is NOBODY:  # else nodes of single outputs may run the program once more
             self.primals = []
 
@@ -447,7 +472,7 @@ class ForwardResults:
         """The tensors to save, aliases in the place of outputs that get nodes of their own (`observed`).
 
         Such a node leads to the one that saves: an output saved as it is would keep itself alive until a backward pass."""
-        own = {id(self._outputs[position]) for position in self._program.joint.sources}
+        own = {id(self._outputs[position]) for position in self._program.own_nodes}
         return [tensor.detach() if id(tensor) in own else tensor for tensor in tensors] if own else tensors
 
     def not_differentiable(self) -> list[torch.Tensor]:
@@ -456,9 +481,9 @@ class ForwardResults:
 
     def move_behind_own_nodes(self, values: dict[int, torch.Tensor]) -> tuple[Any, ...]:
         """The outputs. Those that get nodes of their own go to `values`, tensors without memory stand in their place."""
-        for position in self._program.joint.sources:
+        for position in self._program.own_nodes:
             values[position] = self._outputs[position]
-            self._outputs[position] = edge_for(self._outputs[position])
+            self._outputs[position] = without_memory(self._outputs[position])
         return tuple(self._outputs)
 
 

@@ -8,11 +8,13 @@ Eager's formulas take any strides, and where types are promoted any dtype. A com
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
+from typing import Any
 
 import torch
 
 from .backward_pass import Layout
+from .stand_ins import without_memory
 
 
 def layouts_to_restore(tensors: Sequence[torch.Tensor]) -> list[Layout] | None:
@@ -27,6 +29,24 @@ def unpacked(tensors: Sequence[torch.Tensor], layouts: Sequence[Layout] | None) 
     if layouts is None:
         return tensors
     return [_restored(tensor, *layout) for tensor, layout in zip(tensors, layouts, strict=True)]
+
+
+def unchanged(ctx: Any, read: Container[int]) -> tuple[list[torch.Tensor], frozenset[int]]:
+    """What a node has saved without hooks, some of which has been changed in place, and the places of that, at which tensors without memory
+    stand.
+
+    read: the places of what is read. Raises RuntimeError where one of these has been changed, as `ctx.saved_tensors` does.
+    """
+    found, changed = [], set()
+    for place, saved in enumerate(ctx._raw_saved_tensors):
+        try:
+            found.append(saved.unpack())
+        except RuntimeError:
+            if place in read:
+                raise
+            found.append(without_memory(saved.data))
+            changed.add(place)
+    return found, frozenset(changed)
 
 
 def _restored(

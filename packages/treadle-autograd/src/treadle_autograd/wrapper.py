@@ -80,7 +80,7 @@ _RELATED: dict[Relation, Callable[[MakeAlias], MakeAlias]] = {
 }
 
 
-def _alias(geometry: Geometry, detached: Detached | None, relation: Relation, sizes: SizeReader) -> MakeAlias:
+def alias(geometry: Geometry, detached: Detached | None, relation: Relation, sizes: SizeReader) -> MakeAlias:
     """A function that makes the alias of the tensor with `geometry`."""
     view = _as_strided(geometry, sizes)
     if detached is None:
@@ -130,10 +130,10 @@ def _rebuild(output: OutputDescription, sizes: SizeReader) -> Rebuild:
         case InputItself(index):
             return lambda inputs, fresh, done: inputs[index]
         case ViewOfInput(index, geometry, detached, relation):
-            of_input = _alias(geometry, detached, relation, sizes)
+            of_input = alias(geometry, detached, relation, sizes)
             return lambda inputs, fresh, done: of_input(inputs[index], inputs, fresh)
         case ViewOfFresh(position, geometry, detached, relation):
-            of_fresh = _alias(geometry, detached, relation, sizes)
+            of_fresh = alias(geometry, detached, relation, sizes)
             return lambda inputs, fresh, done: of_fresh(fresh[position], inputs, fresh)
         case SameAsOutput(earlier):
             return lambda inputs, fresh, done: done[earlier]

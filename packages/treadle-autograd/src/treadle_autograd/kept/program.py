@@ -71,6 +71,7 @@ class KeptTrace:
         self.sources = program.sources
         self.cuts = program.cuts
         self.freed_by = program.freed_by
+        self.views = program.views
         self._graphs = graphs
 
     def whole(self) -> JointTrace:

@@ -34,6 +34,7 @@ from ..contract import (
 from ..joint import JointTrace
 from ..partition import Halves
 from ..readings import Elements, Reading
+from ..returned_views import ReturnedView
 from ..training import ProgramFacts
 
 _LITERALS = (type(None), bool, int, str)
@@ -53,6 +54,7 @@ class Program:
     gradients: tuple[int, ...]
     sources: Mapping[int, tuple[int, ...]]
     cuts: Mapping[int, str]
+    views: tuple[ReturnedView, ...]
     primals: tuple[int | None, ...]
     reads: tuple[frozenset[int] | None, ...]
     freed_by: tuple[frozenset[int], ...]
@@ -61,7 +63,7 @@ class Program:
 
     @classmethod
     def of(cls, forward: str, joint: JointTrace, halves: Halves, facts: ProgramFacts) -> Program:
-        told = joint.contract, joint.n_outputs, joint.tangents, joint.gradients, joint.sources, joint.cuts
+        told = joint.contract, joint.n_outputs, joint.tangents, joint.gradients, joint.sources, joint.cuts, joint.views
         return cls(forward, *told, halves.primals, halves.reads, joint.freed_by, halves.saved_for, facts)
 
 
@@ -79,6 +81,7 @@ def to_bytes(program: Program, gm: fx.GraphModule) -> bytes | None:
             "inputs": _inputs(contract, gm),
             "mutations": [astuple(mutation) for mutation in contract.mutations],
             "outputs": [_output(output) for output in contract.outputs],
+            "views": [_view(view) for view in program.views],
             "requires_grad": contract.requires_grad,
             "versions": contract.versions,
         }
@@ -122,6 +125,7 @@ def from_bytes(data: bytes, gm: fx.GraphModule) -> Program:
         tuple(found["gradients"]),
         {position: tuple(below) for position, below in found["sources"]},
         dict(found["cuts"]),
+        tuple(_view_of(*entry) for entry in found["views"]),
         tuple(found["primals"]),
         tuple(None if reads is None else frozenset(reads) for reads in found["reads"]),
         tuple(map(frozenset, found["freed_by"])),
@@ -173,17 +177,33 @@ def _output(output: OutputDescription) -> tuple[str, Any]:
     for kind, cls in _VIEWS.items():
         if isinstance(output, cls):
             place, geometry, detached, relation = (getattr(output, name) for name in cls.__dataclass_fields__)
-            if not geometry.static:
-                raise _NoRecord
-            reading = geometry.reading
-            numbers = (geometry.size, geometry.stride, geometry.offset, (reading.elements.name, *reading[1:]))
-            return kind, (place, numbers, None if detached is None else astuple(detached), relation.name)
+            return kind, (place, _geometry(geometry), None if detached is None else astuple(detached), relation.name)
     raise _NoRecord
+
+
+def _geometry(geometry: Geometry) -> tuple[Any, ...]:
+    if not geometry.static:
+        raise _NoRecord
+    reading = geometry.reading
+    return geometry.size, geometry.stride, geometry.offset, (reading.elements.name, *reading[1:])
+
+
+def _geometry_of(size: Any, stride: Any, offset: Any, reading: Any) -> Geometry:
+    elements, *bits = reading
+    return Geometry(tuple(size), tuple(stride), offset, Reading(Elements[elements], *bits))
+
+
+def _view(view: ReturnedView) -> tuple[Any, ...]:
+    return view.output, view.source, view.input, _geometry(view.geometry), view.relation.name
+
+
+def _view_of(output: int, source: int | None, given: int | None, geometry: Any, relation: str) -> ReturnedView:
+    return ReturnedView(output, source, given, _geometry_of(*geometry), Relation[relation])
 
 
 def _output_of(kind: str, value: Any) -> OutputDescription:
     if kind in _BY_NUMBER:
         return _BY_NUMBER[kind](value)
-    place, (size, stride, offset, (elements, *bits)), detached, relation = value
-    geometry = Geometry(tuple(size), tuple(stride), offset, Reading(Elements[elements], *bits))
-    return _VIEWS[kind](place, geometry, None if detached is None else Detached(*detached), Relation[relation])
+    place, geometry, detached, relation = value
+    made = None if detached is None else Detached(*detached)
+    return _VIEWS[kind](place, _geometry_of(*geometry), made, Relation[relation])

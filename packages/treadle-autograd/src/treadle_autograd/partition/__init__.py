@@ -12,7 +12,7 @@ from .mincut import Partition, min_cut, save_everything, saved_by_eager
 from .network import keep_cuts
 from .parts import FindParts
 from .report import PartitionReport, report
-from .split import Halves, divided, split, tangents_of
+from .split import Halves, divided, find_saved_for, split, tangents_of
 from .stages import Stage, cut, group_gradients
 
 __all__ = [
@@ -25,6 +25,7 @@ __all__ = [
     "classify",
     "cut",
     "divided",
+    "find_saved_for",
     "group_gradients",
     "is_view",
     "keep_cuts",

@@ -136,7 +136,7 @@ def split(classes: Classes, saved: Sequence[fx.Node]) -> Halves:
         places,
         _reads(joint, results[joint.n_outputs :]),
         tuple(known),
-        _saved_for(classes, saved) if joint.freed_by else (),
+        find_saved_for(classes, saved) if joint.freed_by else (),
     )
 
 
@@ -206,7 +206,7 @@ def _reads(joint: JointTrace, gradients: Sequence[Any]) -> tuple[frozenset[int] 
     return tuple(numbers(node) if isinstance(node, fx.Node) else None for node in gradients)
 
 
-def _saved_for(classes: Classes, saved: Sequence[fx.Node]) -> tuple[frozenset[int], ...]:
+def find_saved_for(classes: Classes, saved: Sequence[fx.Node]) -> tuple[frozenset[int], ...]:
     """The places of the saved tensors that what depends on each tangent is computed from, and what depends on none."""
     joint = classes.joint
     nodes, boundary = list(joint.graph.nodes), frozenset(saved)
