@@ -93,9 +93,14 @@ class Classes:
 
 
 def is_view(node: fx.Node) -> bool:
-    """Whether the node's result shares its argument's memory."""
-    found = operator_of(node.target) if isinstance(node.target, torch._ops.OpOverload) else None
-    return found is not None and found.kind in _FREE and isinstance(node.meta.get("val"), torch.Tensor)
+    """Whether the node's result, or each of its results (`unbind`), shares its argument's memory."""
+    call = node.all_input_nodes[0] if node.target is operator.getitem else node
+    found = operator_of(call.target) if isinstance(call.target, torch._ops.OpOverload) else None
+    return found is not None and found.kind in _FREE and _is_tensors(node.meta.get("val"))
+
+
+def _is_tensors(value: Any) -> bool:
+    return all(isinstance(item, torch.Tensor) for item in (value if isinstance(value, (tuple, list)) else [value]))
 
 
 def viewed(node: fx.Node) -> fx.Node:
