@@ -42,10 +42,10 @@ from .functionalise import grad_fn_of, wrap
 from .histories import functions_behind
 from .inner_gradients import differentiable_outputs
 from .later_writes import with_older_views
-from .lost_histories import why_history_is_lost
+from .lost_histories import times_written, why_history_is_lost
 from .random_replay import note_states
 from .refusals import call_torch, why_not_functional
-from .returned_views import ReturnedView, ViewSearch, why_not_cut
+from .returned_views import ReturnedView, ViewSearch, equal_views, in_one_place, why_not_cut
 from .separate_passes import freed_by
 from .shared_regions import RegionDiffers, SharedRegions
 from .short_cuts import short_cuts_not_taken
@@ -312,18 +312,27 @@ def why_not_differentiable_twice(values: Sequence[Any]) -> str | None:
 
 
 def _cuts(
-    job: _Joint, values: Sequence[Any], views: Sequence[ReturnedView], sources: Mapping[int, tuple[int, ...]]
+    job: _Joint,
+    results: Sequence[Any],
+    search: ViewSearch,
+    views: Sequence[ReturnedView],
+    sources: Mapping[int, tuple[int, ...]],
 ) -> dict[int, str]:
     """The names of the nodes at the places that outputs of the graph are computed from, by place."""
     n_outputs = len(job.outputs.nodes)
     read = {source for place, below in sources.items() if place < n_outputs for source in below}
+    values = {**job.outputs.wrappers, **{n_outputs + k: results[view.output] for k, view in enumerate(views)}}
     origins = {place: job.outputs.origins[place] for place in read if place < n_outputs}
     with job.mode:
-        for k, view in enumerate(views):
-            if n_outputs + k in read:
-                value = job.outputs.value_of(values[view.output])
-                origins[n_outputs + k] = job.recorder.node_of(value)
-    if views and (reason := why_not_cut(origins, job.outputs.nodes, sources)) is not None:
+        for place in sorted(read - origins.keys()):
+            origins[place] = job.recorder.node_of(job.outputs.value_of(values[place]))
+    anew = [place for place in read if values[place]._is_view() and times_written(values[place])]
+    equal = equal_views(job.recorded.graph) if anew else {}
+    for place in anew:
+        node = origins[place]
+        origins[place] = in_one_place(node, equal.get(node, [node]), search.n_equal(values[place]))
+    reason = why_not_cut(origins, job.outputs.nodes, sources, {*anew, *range(n_outputs, n_outputs + len(views))})
+    if reason is not None:
         raise UnsupportedGraph(reason)
     return {place: node.name for place, node in origins.items()}
 
@@ -398,7 +407,7 @@ def _differentiated(
     older = {mutation.position for mutation in contract.mutations if mutation.has_older_views}
     if any(view.source in older for view in views):
         raise UnsupportedGraph("an output is a view of an input that has older views than the write to it")
-    cuts = _cuts(job, values, views, sources)
+    cuts = _cuts(job, values, search, views, sources)
     for node in job.recorded.graph.nodes:
         node.meta.pop("mutates", None)  # autograd's outputs are memory of their own, and gradients write nothing back
     custom = tuple(job.recorder.custom_calls)

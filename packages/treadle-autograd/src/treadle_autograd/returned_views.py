@@ -11,19 +11,22 @@ hook on it would not be called, and ``torch.autograd.grad(loss, h)`` raise. So s
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import operator
+from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import fx
 
+from treadle_shapes.torch import operator as operator_record
+
 from .ancestors import ancestors
 from .contract import Contract, FreshOutput, Geometry, OutputDescription, Relation, ViewOfFresh, ViewOfInput
 from .errors import UnsupportedGraph
 from .functionalise import grad_fn_of
 from .readings import PLAIN
-from .separate_passes import top_down
+from .separate_passes import names_of_saved, top_down
 
 Edge = tuple[Any, int]  # a node of autograd's graph, and the number of one of its results
 
@@ -148,6 +151,14 @@ class ViewSearch:
         geometry = replace(geometry, offset=geometry.offset - below.geometry.offset)
         return ReturnedView(number, places[source], None, geometry, described.relation)
 
+    def n_equal(self, value: torch.Tensor) -> int:
+        """How many views equal to `value` the results are computed from, as autograd's graph tells: one, or more if the program makes the
+        same view twice."""
+        mine, end = grad_fn_of(value), grad_fn_of(value._base)
+        links = _chain(mine, end)
+        functions = top_down([function for function, _ in self._edges])
+        return sum(function is mine or _chain(function, end, len(links)) == links for function in functions)
+
     def _nearest(self, value: torch.Tensor, places: Mapping[int, int]) -> int | None:
         """The place of what autograd makes a view from, if that is an output or a view with a place. Operators that make views have one
         input each."""
@@ -161,6 +172,18 @@ class ViewSearch:
         return None
 
 
+def _chain(function: Any, end: Any, length: int | None = None) -> list[Any]:
+    """What tells the operators between a view's node in autograd's graph and that of what it is a view of; the last item is the latter."""
+    found: list[Any] = []
+    while function is not None and function is not end and function.next_functions:
+        if len(found) == length:
+            break
+        numbers = [getattr(function, name) for name in names_of_saved(type(function))]
+        found.append((function.name(), [n for n in numbers if not isinstance(n, torch.Tensor)]))
+        function = function.next_functions[0][0]
+    return [*found, function]
+
+
 _RELATIONS = (Relation.VIEW, Relation.ONE_OF_SEVERAL)
 
 
@@ -171,24 +194,66 @@ def _may_be_made(described: OutputDescription, value: Any) -> bool:
     return described.relation in _RELATIONS and value.requires_grad and grad_fn_of(value) is not None
 
 
+def equal_views(graph: fx.Graph) -> dict[fx.Node, list[fx.Node]]:
+    """For every node that is a view all that show the same part of the same node's result, in graph order."""
+    of_key: dict[Any, list[fx.Node]] = {}
+    found: dict[fx.Node, list[fx.Node]] = {}
+    for node in graph.nodes:
+        if _makes_view(node):
+            arguments = fx.map_arg((node.args, node.kwargs), lambda used: found[used][0] if used in found else used)
+            key = node.target, str(arguments), *[node.meta.get(name) for name in _KEPT_APART]
+            found[node] = of_key.setdefault(key, [])
+            found[node].append(node)
+    return found
+
+
+def in_one_place(view: fx.Node, equal: Sequence[fx.Node], n_made: int) -> fx.Node:
+    """The node of a view of something that has been written to, after its readers have been made to read that one.
+
+    Functionalisation makes such a view anew where a view of it is read. equal: all nodes that are equal to it. n_made: how many equal views
+    autograd knows. Raises UnsupportedGraph where it is not known who reads which.
+    """
+    alive = [node for node in equal if node is view or node.users]
+    if len(alive) == n_made:
+        return view
+    if n_made > 1:
+        raise UnsupportedGraph("an output is a view, made twice, of a tensor that is written to")
+    for node in alive[1:]:
+        node.replace_all_uses_with(alive[0])
+    return alive[0]
+
+
+_KEPT_APART = ("no_grad", "inside_call", "checkpoint")
+
+
+def _makes_view(node: fx.Node) -> bool:
+    """Whether a node is a call that makes a view, or several, or one of these."""
+    is_item = node.target is operator.getitem and isinstance(node.args[0], fx.Node)
+    record = operator_record(node.args[0].target if is_item else node.target)  # type: ignore[union-attr]
+    return node.op == "call_function" and record is not None and record.is_view
+
+
 def why_not_cut(
-    origins: Mapping[int, fx.Node], outputs: Sequence[fx.Node], sources: Mapping[int, Sequence[int]]
+    origins: Mapping[int, fx.Node],
+    outputs: Sequence[fx.Node],
+    sources: Mapping[int, Sequence[int]],
+    views: Container[int],
 ) -> str | None:
     """Why gradients cannot end at the nodes in `origins`, by place: what autograd computes from one of them has to be computed from it in
     the functional graph, too, and nothing else.
 
-    outputs: the graph's results. sources: as `ViewSearch.found` gives them.
+    outputs: the graph's results. sources: as `ViewSearch.found` gives them. views: the places of views.
     """
-    if len(set(origins.values())) < len(origins):
+    nodes = [node for place, node in origins.items() if place in views]
+    if nodes and len(set(origins.values())) < len(origins):
         return "two outputs that others are computed from have one value"
-    for place, node in origins.items():
-        if place >= len(outputs) and node.op == "placeholder":
-            return "an output that others are computed from is an input with other sizes"
+    if any(node.op == "placeholder" for node in nodes):
+        return "an output that others are computed from is an input with other sizes"
     for place, output in enumerate(outputs):
-        views = [origins[source] for source in sources.get(place, ()) if source >= len(outputs)]
-        if views and not ancestors([output]).issuperset(views):
+        below = [origins[source] for source in sources.get(place, ()) if source in views]
+        if below and not ancestors([output]).issuperset(below):
             return "an output is computed from a view that is made anew afterwards"
     return None
 
 
-__all__ = ["ReturnedView", "ViewSearch", "sources_of", "why_not_cut", "without_views"]
+__all__ = ["ReturnedView", "ViewSearch", "equal_views", "in_one_place", "sources_of", "why_not_cut", "without_views"]

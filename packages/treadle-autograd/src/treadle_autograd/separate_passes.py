@@ -69,7 +69,8 @@ def _numbers(mask: int) -> Iterator[int]:
 
 
 @functools.cache
-def _names_of_saved(kind: type) -> tuple[str, ...]:
+def names_of_saved(kind: type) -> tuple[str, ...]:
+    """The names under which nodes of autograd's graph tell what they have saved, tensors and numbers."""
     return tuple(name for name in dir(kind) if name.startswith(_SAVED))
 
 
@@ -78,7 +79,7 @@ def _saves(function: Any) -> bool:
     if isinstance(function, BackwardCFunction):
         return True
     try:
-        saved = [getattr(function, name) for name in _names_of_saved(type(function))]
+        saved = [getattr(function, name) for name in names_of_saved(type(function))]
     except RuntimeError:  # it has been changed in place since
         return True
     return any(isinstance(part, torch.Tensor) for value in saved for part in (value if _is_list(value) else (value,)))
@@ -162,4 +163,4 @@ class SeparatePasses:
         return found
 
 
-__all__ = ["Kept", "SeparatePasses", "freed_by", "top_down"]
+__all__ = ["Kept", "SeparatePasses", "freed_by", "names_of_saved", "top_down"]
