@@ -14,11 +14,11 @@ from __future__ import annotations
 
 import torch
 
-from treadle_codegen.ir.loops import Instr, IntLike, Load, Loop
+from treadle_codegen.ir.loops import Instr, IntLike, Loop
 from treadle_codegen.ir.ops import OPS, Cost
 from treadle_codegen.schedule.access import loop_reads, loop_writes, split_index, step_along
 from treadle_codegen.schedule.kernel import Kernel, Section, linear_coefficients_of
-from treadle_codegen.targets.cpp.ops import C_TYPES, MEMORY_TYPES, constant, read_memory, write_memory
+from treadle_codegen.targets.cpp.ops import C_TYPES, MEMORY_TYPES, constant, half_where, read_memory, write_memory
 from treadle_codegen.targets.cpp.section import BLOCK, IDENTITY, Accumulator, SectionPrinter, worst
 from treadle_codegen.targets.renderer import split_at_reduce
 from treadle_shapes.expr import Expr
@@ -256,6 +256,9 @@ class ChunkPrinter(SectionPrinter):
             self.copies.append((array, MEMORY_TYPES[instr.dtype], self._place(buffer, index)))
             self.writer.line(f"{array}[l] = {value};")
         elif local is None or (local.is_row and buffer in self.later_reads):
+            if instr.dtype is torch.float16:  # as in `half_where`
+                self.writer.line(f"const u16 {(stored := self.writer.fresh())} = {value};")
+                value = stored
             self.writer.line(f"if (on) {self._place(buffer, index)} = {value};")
 
     def _steps_by_one(self, index: IntLike) -> bool:
@@ -265,14 +268,15 @@ class ChunkPrinter(SectionPrinter):
 
     def _text(self, loop: Loop, instr: Instr, args: tuple[str, ...], *, outer: bool) -> str:
         if self.masked and instr.op == "load":
-            return f"on ? ({self._read_where('on', instr.attr, instr.dtype)}) : 0"
+            place = self._place_where("on", instr.attr, instr.dtype)
+            is_half = instr.dtype is torch.float16
+            return half_where("on", place, 0.0) if is_half else f"on ? ({read_memory(place, instr.dtype)}) : 0"
         text = super()._text(loop, instr, args, outer=outer)
-        masked = self.masked and instr.op == "masked_load"
+        masked = self.masked and instr.op == "masked_load" and instr.dtype is not torch.float16
         return f"on ? ({text}) : 0" if masked else text  # what is computed from it stays in range
 
-    def _read_where(self, condition: str, load: Load, dtype: torch.dtype) -> str:
-        both = f"on && ({condition})" if self.masked and condition != "on" else condition
-        return super()._read_where(both, load, dtype)
+    def _both(self, condition: str) -> str:
+        return f"on && ({condition})" if self.masked and condition != "on" else condition
 
     def _direct_loads(self) -> dict[tuple[int, int], str]:
         """Reduced values that are neighbours in memory as they are; through an array they would be copied by memcpy's halves."""

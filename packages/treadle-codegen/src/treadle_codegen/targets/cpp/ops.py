@@ -89,7 +89,9 @@ def cast(value: str, source: torch.dtype, target: torch.dtype) -> str:
         return f"({value} ? {constant(1, target)} : {constant(0, target)})"
     if target in (torch.bfloat16, torch.float16):  # doubles are rounded twice, by way of float, as in eager
         single = cast(value, source, torch.float32)
-        return f"from_bf16(to_bf16({single}))" if target is torch.bfloat16 else f"from_f16(to_f16({single}))"
+        return (
+            f"from_bf16(to_bf16({single}))" if target is torch.bfloat16 else f"vector_from_f16(vector_to_f16({single}))"
+        )
     if target is torch.uint8 and source in _FLOATS:
         return f"(u8)(i64){value}"  # negative values wrap around as in eager
     if source is torch.float64 and target is torch.float32:
@@ -134,17 +136,33 @@ def read_memory(place: str, dtype: torch.dtype) -> str:
     if dtype is torch.bfloat16:
         return f"from_bf16({place})"
     if dtype is torch.float16:
-        return f"from_f16({place})"
+        return f"vector_from_f16({place})"
     return f"{place} != 0" if dtype is torch.bool else place
 
 
-_UNPACKED = {torch.bfloat16: "from_bf16(", torch.float16: "from_f16("}
+def half_where(condition: str, place: str, other: float) -> str:
+    """A float16 number in memory where the condition holds, `other` elsewhere. What converts it is called for all elements: g++ makes no
+    vectors of calls under conditions."""
+    return read_memory(f"({condition} ? {place} : (u16){_half_bits(float(other))})", torch.float16)
+
+
+def _half_bits(number: float) -> int:
+    """The bits of the float16 number next to a number; infinity beyond the largest."""
+    if math.isnan(number):
+        return 0x7E00
+    try:
+        return int.from_bytes(struct.pack("<e", number), "little")
+    except OverflowError:
+        return 0x7C00 if number > 0 else 0xFC00
+
+
+_UNPACKED = {torch.bfloat16: ("from_bf16(",), torch.float16: ("vector_from_f16(", "from_f16(")}
 
 
 def packed(text: str, dtype: torch.dtype) -> str | None:
     """The 16 bits behind a value that `read_memory` or `cast` has spelled; None for what is no such value."""
-    head = _UNPACKED.get(dtype)
-    return text[len(head) : -1] if head is not None and text.startswith(head) else None
+    head = next((head for head in _UNPACKED.get(dtype, ()) if text.startswith(head)), None)
+    return None if head is None else text[len(head) : -1]
 
 
 def write_memory(value: str, dtype: torch.dtype) -> str:
@@ -152,5 +170,5 @@ def write_memory(value: str, dtype: torch.dtype) -> str:
     if dtype is torch.bfloat16:
         return f"to_bf16({value})"
     if dtype is torch.float16:
-        return f"to_f16({value})"
+        return f"vector_to_f16({value})"
     return f"(u8){value}" if dtype is torch.bool else value

@@ -32,6 +32,7 @@ from treadle_codegen.targets.cpp.tiles import TilePrinter, why_not_tiles
 from treadle_codegen.targets.cpp.tiling import DEFAULT, CppTiling, candidates
 from treadle_codegen.targets.cpp.turned import turn_definitions
 from treadle_codegen.targets.cpp.vector_fmod import fmod_definitions
+from treadle_codegen.targets.cpp.vector_halves import half_definitions
 from treadle_codegen.targets.cpp.vector_math import definitions
 from treadle_codegen.targets.rebase import rebased
 from treadle_codegen.targets.renderer import NumberGroup, RenderedKernel, Segment, function_name, numbers_of
@@ -232,7 +233,12 @@ class CppRenderer:
                     attributes = kernel.parts.attributes if kernel.parts is not None else ""
                     parts.append(f"KERNEL {attributes}void {kernel.function}{kernel.text}")
         kernels = "".join(parts[1:])
-        parts[1:1] = [definitions(kernels), fmod_definitions(kernels), turn_definitions(kernels)]
+        parts[1:1] = [
+            definitions(kernels),
+            fmod_definitions(kernels),
+            half_definitions(kernels),
+            turn_definitions(kernels),
+        ]
         for segment in segments:
             parts.append(segment_text(segment, slots, buffers))
         return "\n".join(parts)

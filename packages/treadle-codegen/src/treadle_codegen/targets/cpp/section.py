@@ -26,6 +26,7 @@ from treadle_codegen.targets.cpp.ops import (
     cast,
     constant,
     expression,
+    half_where,
     packed,
     read_memory,
     write_memory,
@@ -402,7 +403,7 @@ class SectionPrinter(InstructionWriter):
         if bits is not None:  # rounded once, however often it is stored
             self.writer.packed.add(name)
             self.writer.line(f"const {MEMORY_TYPES[instr.dtype]} {name}h = {bits};")
-            text = read_memory(f"{name}h", instr.dtype)
+            text = f"{text[: text.index('(')]}({name}h)"
         if instr.op in ("index", "const"):
             self.writer.positions[name] = instr.attr
         if is_from_bools(loop, instr) or (
@@ -422,12 +423,20 @@ class SectionPrinter(InstructionWriter):
     def _text(self, loop: Loop, instr: Instr, args: tuple[str, ...], *, outer: bool) -> str:
         op, dtype = instr.op, instr.dtype
         if op == "load":
-            return read_memory(self._place(instr.attr.buffer, instr.attr.index), dtype)
+            place = self._place(instr.attr.buffer, instr.attr.index)
+            if dtype is torch.float16 and self.accumulators:  # a call would take them out of their registers
+                return f"from_f16({place})"
+            return read_memory(place, dtype)
         if op == "masked_load":
             load, condition, other = instr.attr
             chosen = self.writer.condition(condition)
-            value = self._stored(load, outer=outer) or self._read_where(chosen, load, dtype)
-            return f"{chosen} ? {value} : {constant(other, dtype)}"
+            value = self._stored(load, outer=outer)
+            if value is not None:
+                return f"{chosen} ? {value} : {constant(other, dtype)}"
+            place = self._place_where(chosen, load, dtype)
+            if dtype is torch.float16:
+                return half_where(self._both(chosen), place, other)
+            return f"{chosen} ? {read_memory(place, dtype)} : {constant(other, dtype)}"
         if op == "indirect_load":
             filled = self._nonempty(instr.attr[2], args)
             place = self._indirect(instr.attr, args)
@@ -467,23 +476,28 @@ class SectionPrinter(InstructionWriter):
             index = split[1] - local.start
         return self.writer.index(index)
 
-    def _read_where(self, condition: str, load: Load, dtype: torch.dtype) -> str:
-        """Text of a load that is used where `condition` holds, and may be out of bounds elsewhere.
+    def _both(self, condition: str) -> str:
+        """The condition, and what else must hold for an element of the section to be there."""
+        return condition
+
+    def _place_where(self, condition: str, load: Load, dtype: torch.dtype) -> str:
+        """What is read in memory where `condition` holds, and may be out of bounds elsewhere.
 
         g++ 12.2 gives the wrong elements where a vector loop reads several neighbours of a group, b[3*j], b[3*j + 1], b[3*j + 2], under one
         condition. Such loads stand before the condition, and read another position where it does not hold.
         """
+        condition = self._both(condition)
         place = self._place(load.buffer, load.index)
         step = step_along(load.index, self._vector_axis())
         if not isinstance(step, int) or abs(step) < 2:
-            return read_memory(place, dtype)
+            return place
         memory, position = self._pointer(load.buffer, load.index), self._element(load.buffer, load.index)
         shape = () if load.buffer in self.writer.kernel.locals else self.writer.buffers[load.buffer].shape
         if all(map(self._is_positive, shape)):
             name = self.writer.fresh()
             self.writer.line(f"const {MEMORY_TYPES[dtype]} {name} = {memory}[{condition} ? {position} : 0];")
-            return read_memory(name, dtype)
-        return read_memory(f"(*(const volatile {MEMORY_TYPES[dtype]}*)&{place})", dtype)  # no vectors
+            return name
+        return f"(*(const volatile {MEMORY_TYPES[dtype]}*)&{place})"  # no vectors
 
     def _vector_axis(self) -> Axis | None:
         """The axis whose points share a vector, if any do."""

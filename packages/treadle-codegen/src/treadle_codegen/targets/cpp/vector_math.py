@@ -20,6 +20,7 @@ from pathlib import Path
 import torch
 
 from treadle_codegen.targets.cpp.processor import processor_line
+from treadle_codegen.targets.cpp.vector_halves import calls_half_functions
 
 # Not the hyperbolic functions that grow: SLEEF's overflow too early (sinh of 710, asinh of 1e300).
 # Operation, with SLEEF's name -> number of arguments, and suffix: the error in tenths of the last place. ATen's `Vectorized` has the same.
@@ -69,7 +70,7 @@ def definitions(text: str) -> str:
 
 def calls_vector_functions(text: str) -> bool:
     """Whether `text` has a call that the compiler's vectoriser replaces by one of a vector form."""
-    return _USE.search(text) is not None or "vector_fmod_" in text
+    return _USE.search(text) is not None or "vector_fmod_" in text or calls_half_functions(text)
 
 
 def bind(library: ctypes.CDLL) -> None:
