@@ -180,7 +180,9 @@ def test_a_library_that_is_cut_short_while_it_is_loaded_goes_on(tmp_path: Path) 
 @pytest.mark.skipif(sys.platform != "linux", reason="other systems have other kinds of libraries")
 def test_constants_lie_beside_the_code() -> None:
     """Where they had a mapping of their own, reads of them under masks that are never set took 300 ns each."""
-    source = 'extern "C" const double* treadle_constants() { static const double values[] = {1.5, 2.5}; return values; }'
+    source = (
+        'extern "C" const double* treadle_constants() { static const double values[] = {1.5, 2.5}; return values; }'
+    )
     library = compile_to_bytes(source, find_compiler(), compile_flags(1))
     first, size, count = struct.unpack_from("<Q", library, 32)[0], *struct.unpack_from("<HH", library, 54)
     headers = [struct.unpack_from("<II", library, first + k * size) for k in range(count)]  # kind and permissions

@@ -200,6 +200,11 @@ def binary_op(tx: TraceContext, text: str, a: Value, b: Value) -> Value:
     return _by_special_methods(tx, operation)
 
 
+def divmod_of_objects(tx: TraceContext, a: Value, b: Value) -> Value:
+    """`divmod(a, b)` of two values of which one at least is an object: no operator, and asked for as one."""
+    return _by_special_methods(tx, Operation("divmod()", divmod, ("__divmod__", "__rdivmod__", ""), False, (a, b)))
+
+
 def _operation(text: str, a: Value, b: Value) -> Operation:
     in_place = text not in BINARY
     plain = text[:-1] if in_place else text

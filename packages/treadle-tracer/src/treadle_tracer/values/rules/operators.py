@@ -64,20 +64,31 @@ def _round(tx: TraceContext, args: Args, kwargs: Kwargs) -> Value:
         if lookup(tx, kind, "__round__") is MISSING:  # PyTorch's tensors have none
             tx.raise_exception(TypeError, f"type {kind.__name__} doesn't define __round__ method")
         raise Unsupported("builtin-call", f"round() of {args[0].describe()}")
+    if isinstance(args[0], ObjectValue) and not kwargs and 1 <= len(args) <= 2:
+        kind = args[0].python_type()
+        if lookup(tx, kind, "__round__") is MISSING:
+            tx.raise_exception(TypeError, f"type {kind.__name__} doesn't define __round__ method")
+        digits = [arg for arg in args[1:] if not (arg.is_constant() and arg.constant() is None)]
+        return call_special(tx, args[0], "__round__", digits)
     return tx.fold(round, args, kwargs)
 
 
 def _pow(tx: TraceContext, args: Args, kwargs: Kwargs) -> Value:
     args, kwargs = _by_position(args, kwargs, ("base", "exp", "mod"))
-    if len(args) == 2 and any(isinstance(arg, (TensorValue, SymbolicValue, NumpyNumber)) for arg in args):
+    if len(args) == 2 and any(isinstance(arg, _ASKED_BY_POW) for arg in args):
         return tx.binary_op("**", args[0], args[1])
     return tx.fold(pow, args, kwargs)
+
+
+_ASKED_BY_POW = (TensorValue, SymbolicValue, NumpyNumber, ObjectValue)
 
 
 def _divmod(tx: TraceContext, args: Args, kwargs: Kwargs) -> Value:
     if any(isinstance(arg, TensorValue) for arg in args):
         left, right = (arg.python_type().__name__ for arg in args)
         tx.raise_exception(TypeError, f"unsupported operand type(s) for divmod(): '{left}' and '{right}'")
+    if len(args) == 2 and any(isinstance(arg, ObjectValue) for arg in args):
+        return protocol.divmod_of_objects(tx, args[0], args[1])
     return TupleValue((tx.binary_op("//", args[0], args[1]), tx.binary_op("%", args[0], args[1])))
 
 
