@@ -188,3 +188,12 @@ def test_constants_lie_beside_the_code() -> None:
     headers = [struct.unpack_from("<II", library, first + k * size) for k in range(count)]  # kind and permissions
     loaded = [permissions for kind, permissions in headers if kind == 1]
     assert 4 not in loaded  # readable alone
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems have other kinds of libraries")
+def test_a_linker_without_the_mapping_goes_without(tmp_path: Path) -> None:
+    compiler = broken(
+        tmp_path,
+        """case "$*" in *noseparate-code*) echo "ld: unknown -z value: noseparate-code" >&2; exit 1;; esac; exec g++ "$@" """,
+    )
+    assert compile_to_bytes("int x;", compiler, compile_flags(1))

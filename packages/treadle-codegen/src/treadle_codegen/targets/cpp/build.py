@@ -221,14 +221,15 @@ _refused_flags: dict[str, set[str]] = {}
 
 
 def _names_flags(errors: str) -> bool:
-    return any(flag in errors for flag in (*_GXX_ONLY, *_C_ALONE))
+    return any(flag in errors for flag in (*_GXX_ONLY, *_C_ALONE, "noseparate-code"))
 
 
 def _refused(errors: str) -> set[str]:
     """The flags without which a compiler that ends in these errors may do."""
     at_linking = ("undefined reference", "undefined symbol", "undefined hidden symbol")
     together = _C_ALONE if any(text in errors for text in (*_C_ALONE, *at_linking)) else ()
-    return {*(flag for flag in _GXX_ONLY if flag in errors), *together}
+    mapping = (_ONE_MAPPING,) if "noseparate-code" in errors else ()
+    return {*(flag for flag in _GXX_ONLY if flag in errors), *together, *mapping}
 
 
 def _refuses_everything(command: list[str], text: Path) -> bool:
