@@ -11,6 +11,7 @@ hook on it would not be called, and ``torch.autograd.grad(loss, h)`` raise. So s
 
 from __future__ import annotations
 
+import contextlib
 import operator
 from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -120,11 +121,10 @@ class ViewSearch:
             if one in kept
         }
         for k, view in enumerate(views):
-            place_of_view = self._n_outputs + k
-            if (
-                view.source is not None
-            ):  # also where autograd's graph does not tell, as with sizes that differ from eager's
-                sources[place_of_view] = tuple(sorted({*sources[place_of_view], view.source}))
+            # Autograd's graph does not tell where a base has been given eager's size.
+            if view.source is not None:
+                below = {*sources[self._n_outputs + k], view.source}
+                sources[self._n_outputs + k] = tuple(sorted(below))
         if len(self._positions) < 2 and not any(sources.get(position) for position in self._positions):
             sources = {one: below for one, below in sources.items() if one not in self._positions}
         return views, sources
@@ -178,10 +178,20 @@ def _chain(function: Any, end: Any, length: int | None = None) -> list[Any]:
     while function is not None and function is not end and function.next_functions:
         if len(found) == length:
             break
-        numbers = [getattr(function, name) for name in names_of_saved(type(function))]
-        found.append((function.name(), [n for n in numbers if not isinstance(n, torch.Tensor)]))
+        found.append((function.name(), _numbers_saved_by(function)))
         function = function.next_functions[0][0]
     return [*found, function]
+
+
+def _numbers_saved_by(function: Any) -> list[Any]:
+    """The numbers that tell one view from another of the same operator."""
+    found = []
+    for name in names_of_saved(type(function)):
+        with contextlib.suppress(RuntimeError):  # a tensor that has been changed since
+            value = getattr(function, name)
+            if not isinstance(value, torch.Tensor):
+                found.append(value)
+    return found
 
 
 _RELATIONS = (Relation.VIEW, Relation.ONE_OF_SEVERAL)
