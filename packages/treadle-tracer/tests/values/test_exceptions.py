@@ -251,3 +251,56 @@ def test_returned_exceptions_are_whole():
     assert (code.code, code.args) == (3, ("t",))
     assert noted.__notes__ == ["n"]
     assert noted.args[1] is x
+
+
+class NoException:
+    def __init__(self, needed):
+        self.needed = needed
+
+
+class MakesNumbers(Exception):
+    def __new__(cls):
+        return 3
+
+
+class Needing(Exception):
+    def __init__(self, needed):
+        super().__init__(needed)
+
+
+def raises(exception):
+    raise exception
+
+
+def raises_from(cause):
+    raise ValueError("v") from cause
+
+
+RAISED = {
+    "class that is none": lambda: raises(NoException),
+    "instance that is none": lambda: raises(NoException(1)),
+    "number": lambda: raises(3),
+    "class of another metaclass": lambda: raises(type),
+    "class that makes a number": lambda: raises(MakesNumbers),
+    "class that needs an argument": lambda: raises(Needing),
+    "cause that is none": lambda: raises_from(NoException),
+    "cause that is a number": lambda: raises_from(3),
+    "cause that makes a number": lambda: raises_from(MakesNumbers),
+    "cause of a class": lambda: raises_from(KeyError),
+    "no cause": lambda: raises_from(None),
+}
+
+
+@pytest.mark.parametrize("name", RAISED)
+def test_what_may_be_raised(name):
+    """Classes that are no exceptions are not called."""
+
+    def program(x):
+        try:
+            RAISED[name]()
+        except Exception as error:
+            return x + 1, type(error).__name__, str(error), type(error.__cause__).__name__, error.__suppress_context__
+
+    x = torch.ones(2)
+    found, expected = compiled(program)[0](x), program(x)
+    assert torch.equal(found[0], expected[0]) and found[1:] == expected[1:]

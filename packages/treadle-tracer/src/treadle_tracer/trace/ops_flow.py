@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from treadle_tracer.by_identity import is_one_of
 from treadle_tracer.bytecode import OPS
-from treadle_tracer.class_facts import flags_of, name_in_messages
+from treadle_tracer.class_facts import flags_of, is_subtype, name_in_messages
 from treadle_tracer.errors import Unsupported
 from treadle_tracer.tables import by_name
 from treadle_tracer.trace.likely import likely_truth
@@ -164,20 +164,31 @@ def _raise_varargs(frame: Frame, i: Instruction) -> None:
         raise Raised(tx.exception)
     exception = _instance(frame, frame.stack.pop())
     if cause is not None and isinstance(exception, ObjectValue):
-        tx.mutations.store_attr(exception, "__cause__", cause if is_none(cause) else _instance(frame, cause))
+        tx.mutations.store_attr(
+            exception, "__cause__", cause if is_none(cause) else _instance(frame, cause, "exception causes")
+        )
         tx.mutations.store_attr(exception, "__suppress_context__", boolean(True))
     if tx.exception is not None and tx.exception is not exception:
         tx.raised_while.pop(id(exception), None)  # raised once more, it gets another context
     raise Raised(exception)
 
 
-def _instance(frame: Frame, exception: Value) -> Value:
-    """An exception instance: classes are called."""
-    if isinstance(exception, ClassValue):
-        exception = exception.call(frame.tx, [], {})
-    if not issubclass(exception.python_type(), BaseException):
-        frame.tx.raise_exception(TypeError, "exceptions must derive from BaseException")
-    return exception
+_RAISED = "exceptions"
+
+
+def _instance(frame: Frame, raised: Value, what: str = _RAISED) -> Value:
+    """An exception instance: classes of exceptions are called, other classes are not (ceval.c, `do_raise`). what: for the message."""
+    if isinstance(raised, ClassValue) and is_subtype(raised.obj, BaseException):
+        made = raised.call(frame.tx, [], {})
+        if not issubclass(made.python_type(), BaseException):
+            if what != _RAISED:  # which CPython keeps as it is
+                raise Unsupported("builtin-call", f"an exception from {raised.describe()}")
+            answer = f"{raised.obj!r} should have returned an instance of BaseException, not {made.python_type()!r}"
+            frame.tx.raise_exception(TypeError, f"calling {answer}")
+        return made
+    if not issubclass(raised.python_type(), BaseException):
+        frame.tx.raise_exception(TypeError, f"{what} must derive from BaseException")
+    return raised
 
 
 def _reraise(frame: Frame, i: Instruction) -> None:
