@@ -143,6 +143,24 @@ def complex_parts(x, w):
     return v, c, v.sin(), (v[..., 0] * v[..., 1]).sum()
 
 
+def numbers_of_pairs(x, w):
+    y = torch.stack([x * w, w.cos()], -1)
+    z = torch.view_as_complex(y)
+    return y, z, z[1:], z.conj(), z.real, (z.conj() * z.imag).abs().sum()
+
+
+def parts_of_parts(x, w):
+    c = torch.complex(x * w, w)[1:]
+    r = torch.view_as_real(c)
+    return r, r[..., 1], c, r[..., 0].sin() * c.abs()
+
+
+def pairs_of_a_part(x, w):
+    y = torch.stack([x * w, w.cos()], -1).reshape(3, 6)
+    p = y[:, 2:]
+    return p, torch.view_as_complex(p.unflatten(1, (2, 2))), p.exp()
+
+
 def diamond(x, w):
     a = (x + w).t()
     b = a.sin()
@@ -173,6 +191,9 @@ PROGRAMS = (
     expanded,
     detached_beside,
     complex_parts,
+    numbers_of_pairs,
+    parts_of_parts,
+    pairs_of_a_part,
     diamond,
 )
 
@@ -300,7 +321,7 @@ def test_looks(function, look):
             assert_same(seen_by(look, fast), expected)
 
 
-COMPILED = set(PROGRAMS) - {views_of_inputs_only, view_older_than_write, made_twice_and_read_in_parts}
+COMPILED = set(PROGRAMS) - {views_of_inputs_only, pairs_of_a_part, view_older_than_write, made_twice_and_read_in_parts}
 
 
 @pytest.mark.parametrize("function", PROGRAMS)

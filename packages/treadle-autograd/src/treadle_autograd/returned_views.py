@@ -24,9 +24,10 @@ from treadle_shapes.torch import operator as operator_record
 
 from .ancestors import ancestors
 from .contract import Contract, FreshOutput, Geometry, OutputDescription, Relation, ViewOfFresh, ViewOfInput
+from .describe import is_dense
 from .errors import UnsupportedGraph
 from .functionalise import grad_fn_of
-from .readings import PLAIN
+from .readings import Elements, reading_of
 from .separate_passes import names_of_saved, top_down
 
 Edge = tuple[Any, int]  # a node of autograd's graph, and the number of one of its results
@@ -145,11 +146,19 @@ class ViewSearch:
             return ReturnedView(number, source, given, geometry, described.relation)
         if source in self._positions:
             return ReturnedView(number, source, None, geometry, described.relation)
-        below: Any = self._described[source - self._n_outputs]
-        if geometry.reading != PLAIN or below.geometry.reading != PLAIN:
-            raise UnsupportedGraph("an output is a view of another one that reads its memory in another way")
-        geometry = replace(geometry, offset=geometry.offset - below.geometry.offset)
+        geometry = self._relative(geometry, number, source - self._n_outputs)
         return ReturnedView(number, places[source], None, geometry, described.relation)
+
+    def _relative(self, geometry: Geometry, number: int, other: int) -> Geometry:
+        """The geometry of the user's output `number`, counted from the view at `other`."""
+        below: Any = self._described[other]
+        reading = reading_of(self._values[number], self._values[other])
+        if reading is None or (reading.elements is Elements.PAIRS and not is_dense(self._values[other])):
+            raise UnsupportedGraph("an output is a view of another one that reads its memory in another way")
+        begin = reading.place(below.geometry.offset)
+        if begin is None:
+            raise UnsupportedGraph("an output has complex numbers that begin between two of another one")
+        return replace(geometry, offset=geometry.offset - begin, reading=reading)
 
     def n_equal(self, value: torch.Tensor) -> int:
         """How many views equal to `value` the results are computed from, as autograd's graph tells: one, or more if the program makes the
